@@ -12,7 +12,7 @@ type batches struct {
 
 	mu      sync.Mutex
 	open    map[*route]*batch
-	onlyFor bool // the latest claim brought only jobs for batches
+	onlyFor bool // the latest claim that got jobs brought only jobs for batches
 }
 
 func newBatches(w *workers) *batches {
@@ -59,8 +59,8 @@ func (g *batches) send(r *route) {
 	g.workers.deliver(lead)
 }
 
-// seats returns how many more jobs the open batches have room for. It returns 0 unless the latest claim brought jobs
-// for batches only: other jobs would have to wait for a worker.
+// seats returns how many more jobs the open batches have room for. It returns 0 unless the latest jobs were for batches
+// only: other jobs would have to wait for a worker.
 func (g *batches) seats() (seats int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,11 +73,13 @@ func (g *batches) seats() (seats int) {
 	return seats
 }
 
-// noteClaim remembers whether a claim was for batches only.
+// noteClaim remembers whether a claim was for batches only. A claim that got nothing tells nothing.
 func (g *batches) noteClaim(claimed, forBatches int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.onlyFor = claimed == forBatches
+	if claimed > 0 {
+		g.onlyFor = claimed == forBatches
+	}
 }
 
 // giveBack returns the jobs of open batches. After it the workers may be closed.

@@ -8,8 +8,8 @@ import (
 
 // A handler learns that its job was cancelled at once when a notification arrives, and otherwise within a second of the
 // request and of its own start: cancelTick + cancelInterval after its first cancelTick. While all handlers start and
-// return within cancelAfter, no query runs, whatever notifications arrive. A job that is cancelled while it waits in
-// this process does not start.
+// return within cancelAfter, no query runs, whatever notifications arrive. A job that waits in this process counts like
+// one that runs: if it is cancelled after it has waited for about a second, it does not start.
 const (
 	cancelTick     = 100 * time.Millisecond
 	cancelAfter    = 400 * time.Millisecond // no query runs unless some handler has run this long

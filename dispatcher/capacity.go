@@ -55,8 +55,13 @@ func (c *capacity) room() int {
 	if c.seats != nil {
 		room += c.seats()
 	}
-	return min(room, maxBatch, int(c.fits()))
+	return min(room, c.most())
 }
+
+// most returns how many jobs the next claim may bring: what one statement may move, less the outcomes that the database
+// refuses for now. This process still holds their jobs in memory. If a trigger refuses the outcomes of a kind, they
+// would otherwise grow without bound, one run after another. A few of them, whose rows are locked, stop no claim.
+func (c *capacity) most() int { return max(min(maxBatch, int(c.fits()))-int(c.refused.Load()), 0) }
 
 // places returns what there is room for now. waiting is how many jobs of tenants that hold few wait for a worker.
 func (c *capacity) places(waiting int) scheduler.Places {
@@ -68,11 +73,26 @@ func (c *capacity) places(waiting int) scheduler.Places {
 	default: // another process may have a worker
 		p.Express = c.concurrency - int(c.inHand.Load())
 	}
+	p.Express = min(p.Express, c.most())
 	return p
 }
 
+// notCalled stands for the time of a handler that was not called, because its jobs may not run any more.
+const notCalled time.Duration = -1
+
 // finished counts a job as no longer in hand, and wakes the claim loop if it waits for room.
 func (c *capacity) finished(took time.Duration) {
+	if took != notCalled {
+		c.noteWork(took)
+	}
+	c.inHand.Add(-1)
+	if c.hungry.Load() && c.room() > 0 && c.hungry.CompareAndSwap(true, false) {
+		c.roomMade()
+	}
+}
+
+// noteWork adds the time of a handler to the average.
+func (c *capacity) noteWork(took time.Duration) {
 	mean := c.meanWork.Load()
 	if mean == 0 {
 		mean = int64(took)
@@ -81,10 +101,6 @@ func (c *capacity) finished(took time.Duration) {
 	// move the mean.
 	took = min(took, time.Duration(outlier*mean))
 	c.meanWork.Store(max(mean+(int64(took)-mean)/16, 1)) // a lost update does not matter
-	c.inHand.Add(-1)
-	if c.hungry.Load() && c.room() > 0 && c.hungry.CompareAndSwap(true, false) {
-		c.roomMade()
-	}
 }
 
 // noteSize raises the mean size at once when payloads become larger, and lowers it slowly when they become smaller.

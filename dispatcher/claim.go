@@ -82,9 +82,8 @@ func (c *claimer) claimWithin(ctx context.Context, p scheduler.Plan, a *allowanc
 	}
 	if err != nil {
 		for _, b := range batches {
-			c.keyed.putBack(b.offers)
+			c.noteLost(b)
 		}
-		c.reserved.noteDoubt()
 		return 0, fmt.Errorf("claim %d jobs of a limited queue: %w", a.allowed, err)
 	}
 	for _, b := range batches {
@@ -206,13 +205,21 @@ func takeTurns(claimed []*attempt) {
 	}
 }
 
+// noteLost notes a claim that failed and may have been committed all the same: its answer was lost, or that of its
+// COMMIT. It may have leased jobs, and blocked others behind jobs that have ended since.
+func (c *claimer) noteLost(b *claimBatch) {
+	c.keyed.putBack(b.offers)
+	c.reserved.noteDoubt()
+	c.promoter.blocked(b.tally.halted)
+}
+
 // take gives the jobs of a claim to the workers.
 func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 	if len(b.claimed) > 0 {
 		c.capacity.noteSize(int64(b.size / len(b.claimed))) // also after a claim that broke off
 	}
 	if b.err != nil {
-		c.reserved.noteDoubt()
+		c.noteLost(b)
 		return fmt.Errorf("claim %d jobs: %w", b.room, b.err)
 	}
 	c.learn(b)

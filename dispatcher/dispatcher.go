@@ -35,6 +35,7 @@ type Dispatcher struct {
 	started    atomic.Bool
 
 	// Made by Run.
+	giveUp   context.CancelFunc // ends process.settling
 	db       *sqlgen.Queries
 	queues   map[string]*loop // by name
 	leases   *leases
@@ -68,6 +69,8 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 			metrics: newMetrics(config.Registerer),
 			health:  &health{log: log},
 			phase:   new(phase),
+
+			settling: context.Background(),
 		},
 		config: config,
 		user:   pool,
@@ -91,10 +94,11 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool) {
 	p := d.process
 	p.handlerContext = context.WithoutCancel(ctx)
+	p.settling, d.giveUp = context.WithCancel(p.handlerContext)
 	p.health.leave = func(err error) { leaveServer(err, pool, extending, d.user) }
 	d.composeParts(pool, sqlgen.New(extending))
 	d.recorder = report.NewRecorder(report.Config{
-		DB: d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, CutOff: p.phase.isCutOff,
+		DB: d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, Bound: p.boundSettling, Settling: p.settling,
 		Over: func(a report.Owner) { d.settler.ended <- a.(*attempt) },
 	})
 	d.queues = make(map[string]*loop, len(d.config.Queues))

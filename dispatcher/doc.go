@@ -23,9 +23,9 @@
 // back; otherwise it runs the handler with a context whose cause says why it ended: timeout, deadline, cancelled, lease
 // lost, shutdown. The handler's result becomes an outcome, which is all that the later parts need. If the handler has
 // reported something, the recorder stores its last report first. The settler gathers outcomes into batches and retries
-// until they are stored, however long the database is unavailable. Then the process forgets the lease, moves the job's
-// key on and notifies the callers waiting for the job. If the database does not match an outcome, the job was
-// cancelled, has expired, or belongs to another worker by now.
+// until they are stored, however long the database is unavailable; only a stop whose grace period is over ends its
+// retries. Then the process forgets the lease, moves the job's key on and notifies the callers waiting for the job. If
+// the database does not match an outcome, the job was cancelled, has expired, or belongs to another worker by now.
 //
 // # Goroutines
 //
@@ -34,13 +34,13 @@
 //	fan-out of wake-ups             with Run's context                        nothing
 //	worker, as many as may run      when the buffer is closed                 the attempt that it runs
 //	recorder                        when the last reports are stored          progress, logs, steps; a statement at a time
-//	settler, two                    when all outcomes are stored              a batch
-//	keeper of leases                after the workers                         extensions
-//	watch over leases               after the workers                         ends handlers whose lease was not extended
+//	settler, two                    when no outcome is left                   a batch
 //	watch for cancellations         after the workers                         ends handlers whose jobs were cancelled
 //	heartbeat                       after the workers                         the row in outbox.workers
 //	settler of what was refused     after the settlers                        outcomes that the database refuses for now
-//	notifier of waiters             after the settlers                        a NOTIFY
+//	keeper of leases                after both kinds of settlers              extensions
+//	watch over leases               after both kinds of settlers              ends handlers whose lease was not extended
+//	notifier of waiters             after those                               a NOTIFY
 //	promoter                        after those                               the keys that jobs have left
 //	notifier of the other processes last                                      a NOTIFY
 //

@@ -66,15 +66,15 @@ func (h *health) recovery() <-chan struct{} {
 	return recovered
 }
 
-// rest waits before a refused outcome is stored again. If there was no server, it waits only until some statement
-// succeeds. Claims learn from the listener that the server is back, and the jobs that they start are settled after this
-// outcome; if the process died meanwhile, all of those jobs would run again.
-func (h *health) rest(wait time.Duration, err error) {
+// rest waits before a refused outcome is stored again, or until ctx ends. If there was no server, it waits only until
+// some statement succeeds. Claims learn from the listener that the server is back, and the jobs that they start are
+// settled after this outcome; if the process died meanwhile, all of those jobs would run again.
+func (h *health) rest(ctx context.Context, wait time.Duration, err error) {
 	if !pgsession.IsGone(err) {
-		time.Sleep(wait)
+		_ = backoff.Sleep(ctx, wait)
 		return
 	}
-	waitAtMost(context.Background(), wait, h.recovery())
+	waitAtMost(ctx, wait, h.recovery())
 }
 
 // waitAtMost waits for d, or until sooner is ready, but at least for backoff.DefaultMin, or d if that is less: anybody

@@ -42,9 +42,9 @@ func TestASettlementGoesOnWhenTheDatabaseIsBack(t *testing.T) {
 				}
 				began := time.Now()
 				for range 2 { // two settlers
-					go h.rest(time.Hour, c.err)
+					go h.rest(t.Context(), time.Hour, c.err)
 				}
-				h.rest(time.Hour, c.err)
+				h.rest(t.Context(), time.Hour, c.err)
 				if waited := time.Since(began); waited != c.want {
 					t.Errorf("waited for %s, want %s", waited, c.want)
 				}

@@ -72,8 +72,9 @@ func (i *Inline) Work(ctx context.Context, f InlineFlow) ([]InlineEnd, error) {
 	}
 	var over []*attempt
 	recorder := report.NewRecorder(report.Config{
-		DB: i.d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, CutOff: func() bool { return false },
-		Over: func(a report.Owner) { over = append(over, a.(*attempt)) },
+		DB: i.d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, Bound: p.boundSettling,
+		Settling: p.settling,
+		Over:     func(a report.Owner) { over = append(over, a.(*attempt)) },
 	})
 	claimed, err := i.claim(ctx, f, r, recorder)
 	if err != nil || len(claimed) == 0 {
@@ -147,11 +148,13 @@ func runInline(p *process, r *route, claimed []*attempt) {
 	<-ended
 }
 
-// settle stores outcomes. A transaction that refuses a statement refuses all later ones, too, so the settler must give
-// up as it does after a grace period.
+// settle stores outcomes. It does not wait long for a database that is unavailable.
 func (i *Inline) settle(ended []*attempt) error {
-	i.d.process.phase.Store(cutOff)
-	defer i.d.process.phase.Store(claiming)
+	p := i.d.process
+	settling, cancel := bounded(context.Background())
+	defer cancel()
+	p.settling = settling
+	defer func() { p.settling = context.Background() }()
 	i.d.settler.settle(ended)
 	i.d.settler.reporter.failures.End()
 	if err := i.d.process.health.err(); err != nil {

@@ -113,7 +113,7 @@ func TestAKeyThatIsRefusedIsLeftAloneForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		db := &refusing{key: "bad", moved: map[string]int32{}}
-		p := newPromoter(&process{health: &health{log: log}, log: log, handlerContext: t.Context()}, db, nil, func([]sqlgen.PromoteKeysRow) bool { return false })
+		p := newPromoter(&process{health: &health{log: log}, log: log, handlerContext: t.Context(), settling: t.Context()}, db, nil, func([]sqlgen.PromoteKeysRow) bool { return false })
 		promote := func(bad, good int32) {
 			t.Helper()
 			p.freed[keyName{key: "bad"}] += bad

@@ -23,7 +23,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Ready returns nil while the database answers claims, and otherwise an error that says what is wrong.
+// Ready returns nil if the dispatcher's latest statement succeeded, and otherwise its error. Before Run it returns an
+// error. It is safe for concurrent use.
 func (d *Dispatcher) Ready() error {
 	if !d.started.Load() {
 		return errors.New("not started")
@@ -31,11 +32,13 @@ func (d *Dispatcher) Ready() error {
 	return d.process.health.err()
 }
 
-// Run works until ctx ends. Then it stops claiming, gives back jobs that have not started, lets running jobs finish
-// within the grace period, ends the contexts of the remaining ones with the cause [ErrShutdown], and returns nil once
-// every outcome is stored. It may be called once. It returns an error if handlers ignore the end of their contexts; it
-// also returns one, before it claims anything, if a release has migrated the schema that no longer works alongside this
-// one. An unreachable database is no error.
+// Run works until ctx ends. Then it stops claiming, gives back jobs that have not started, and lets running jobs finish
+// within the grace period; after that it ends their contexts with the cause [ErrShutdown]. It returns nil when its
+// goroutines have ended. An outcome that the database still does not accept after the grace period is logged and
+// dropped: that job runs again when its lease lapses.
+//
+// Run returns an error if handlers ignore the end of their contexts, if it is called twice, or, before it claims
+// anything, if this build is too old for the schema. It retries while the database is unreachable.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	if d.started.Swap(true) {
 		return fmt.Errorf("dispatcher: %w", backoff.ErrRanBefore)
@@ -77,15 +80,23 @@ func (d *Dispatcher) openPools(ctx context.Context) (pool, extending *pgxpool.Po
 	return pool, extending, err
 }
 
-// abandonAfter is how long after the grace period handlers have to return and settlements to be stored.
-const abandonAfter = 8 * time.Second
+const (
+	// giveUpAfter is how long after the grace period outcomes are tried again. After that each is tried once.
+	giveUpAfter = 2 * time.Second
+	// abandonAfter is how long after the grace period handlers have to return, and goroutines to end.
+	abandonAfter = 8 * time.Second
+)
 
 // work runs every goroutine of the dispatcher and returns when all have ended. It abandons what has not ended some
-// seconds after the grace period: handlers that ignore the end of their context, and outcomes that the database does
-// not accept.
+// seconds after the grace period, because handlers ignore the end of their context. The others have ended by then, even
+// if the database does not answer:
+//
+//	grace period over    giveUpAfter                      abandonAfter
+//	tries are repeated      statements under way end, each outcome that is left has one short try
 func (d *Dispatcher) work(ctx context.Context) error {
 	afterJobs, endAfterJobs := context.WithCancel(context.WithoutCancel(ctx))
 	defer endAfterJobs()
+	defer d.giveUp()
 	stages := d.begin(ctx, afterJobs, endAfterJobs)
 	d.process.phase.Store(claiming)
 	<-ctx.Done()
@@ -93,6 +104,7 @@ func (d *Dispatcher) work(ctx context.Context) error {
 	// The grace period starts here. It covers both the handlers and the storing of their outcomes.
 	grace := max(d.config.GracePeriod, 0)
 	defer time.AfterFunc(grace, d.cutOff).Stop()
+	defer time.AfterFunc(grace+giveUpAfter, d.giveUp).Stop()
 	abandoned := time.NewTimer(grace + abandonAfter)
 	defer abandoned.Stop()
 	finished := make(chan struct{})
@@ -129,6 +141,7 @@ func start(end func(), goroutines ...func()) stage {
 // begin starts every goroutine. It returns them in the order in which they end: each stage is made to end when those
 // before it have ended.
 func (d *Dispatcher) begin(ctx, afterJobs context.Context, endAfterJobs func()) []stage {
+	holding, endHolding := context.WithCancel(context.WithoutCancel(ctx))
 	claims := []func(){func() { d.fanOut(ctx) }}
 	for _, q := range d.queues {
 		claims = append(claims, func() { q.run(ctx) })
@@ -136,8 +149,6 @@ func (d *Dispatcher) begin(ctx, afterJobs context.Context, endAfterJobs func()) 
 	}
 	settlement := slices.Repeat([]func(){d.settler.run}, settlers)
 	settlement = append(settlement,
-		func() { d.leases.keep(afterJobs) },
-		func() { d.leases.watch(afterJobs) },
 		func() { d.leases.watchCancellations(afterJobs) },
 		func() { heartbeat(afterJobs, d.db, d.showing(), d.config.Listening) })
 	return []stage{
@@ -146,6 +157,8 @@ func (d *Dispatcher) begin(ctx, afterJobs context.Context, endAfterJobs func()) 
 		start(d.recorder.Stop, d.recorder.Run),
 		start(func() { endAfterJobs(); close(d.settler.ended) }, settlement...),
 		start(func() { close(d.settler.refused) }, func() { d.settler.settleRefused(afterJobs) }),
+		// Outcomes may have waited for a lock until now. A lease that lapses meanwhile lets the job run again.
+		start(endHolding, func() { d.leases.keep(holding) }, func() { d.leases.watch(holding) }),
 		start(d.waiters.stop, d.waiters.run),
 		start(func() { close(d.promoter.stop) }, d.promoter.run),
 		start(d.peers.stop, d.peers.run),

@@ -29,6 +29,7 @@ const (
 type loop struct {
 	*claimer
 	pace pace
+	tick <-chan time.Time // each second: there may be jobs to give back
 
 	// Only the loop uses the following fields.
 	claimed       int // by the last drain
@@ -48,6 +49,7 @@ func (l *loop) run(ctx context.Context) {
 	defer wait.Stop()
 	tick := time.NewTicker(staleAfter / 2)
 	defer tick.Stop()
+	l.tick = tick.C
 	defer func() { // the stop may come in the middle of an outage
 		l.reserved.close()
 		if l.reserved.inDoubt(time.Now()) {
@@ -58,11 +60,8 @@ func (l *loop) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case now := <-tick.C:
-			l.workers.giveBackStale(now)
-			if l.reserved.inDoubt(now) {
-				_ = l.returnOrphans(ctx) // returnOrphans has logged the error
-			}
+		case now := <-l.tick:
+			l.giveBack(ctx, now)
 			continue
 		case <-l.capacity.wake:
 			if l.capacity.notified.Load() && !l.pace.wait(ctx, l.claimed > 0, l.capacity.wake) {
@@ -94,11 +93,24 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
+// giveBack gives back jobs that have waited long for a worker, and looks for jobs of claims that were cut off.
+func (l *loop) giveBack(ctx context.Context, now time.Time) {
+	l.workers.giveBackStale(now)
+	if l.reserved.inDoubt(now) {
+		_ = l.returnOrphans(ctx) // returnOrphans has logged the error
+	}
+}
+
 // drain claims until nothing due is left or there is no room. It returns how long to sleep unless something wakes the
-// queue.
+// queue. It may last long, so it also does what run does each second.
 func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 	vain := 0 // surveys in a row that found flows from which a claim got nothing
 	for ctx.Err() == nil {
+		select {
+		case now := <-l.tick:
+			l.giveBack(ctx, now)
+		default:
+		}
 		if l.capacity.notified.Swap(false) || l.pollAfter(time.Now()) == 0 {
 			l.sched.Woken()
 		}
@@ -276,7 +288,9 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 		switch {
 		case math.IsNaN(row.DueInSeconds): // no job: the queue is paused or limited
 			if !l.capacity.limited.Swap(true) {
-				s.Woken() // claims find out which
+				// Claims find out which. Those that have returned nothing for this reason have looked at no job, and
+				// yet the cursors have moved on as if there were none.
+				s.StartFromFront()
 				found = true
 			}
 			continue

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -26,10 +27,13 @@ type memoryStore struct {
 	refuse func(claimRequest) error         // error of a claim; nil means success
 	answer func() time.Duration             // time that the answer of a survey takes; nil means none
 
+	recorder *report.Recorder // of the jobs' reports; nil if they make none
+
 	mu      sync.Mutex
 	jobs    []*outbox.Claimed // waiting jobs, the first ones first
 	claims  []claimRequest    // requests so far
 	surveys int
+	orphans int // looks for them
 	paused  bool
 	away    error // error of every statement
 }
@@ -65,7 +69,11 @@ func (s *memoryStore) claim(_ context.Context, _ querier, r claimRequest) *claim
 				if is {
 					left--
 					job.StartedAt, job.Attempt = now, job.Attempt+1
-					b.claimed = append(b.claimed, &attempt{job: job, waker: s.waker, route: s.routes[job.Kind], claimed: now, leaseUntil: now.Add(time.Hour)})
+					a := &attempt{job: job, waker: s.waker, route: s.routes[job.Kind], claimed: now, leaseUntil: now.Add(time.Hour)}
+					if s.recorder != nil {
+						a.reports.Begin(a, job, s.recorder)
+					}
+					b.claimed = append(b.claimed, a)
 				}
 				return is
 			})
@@ -122,6 +130,7 @@ func (s *memoryStore) survey(p sqlgen.SurveyQueueParams) (rows []sqlgen.SurveyQu
 func (s *memoryStore) ReturnOrphans(context.Context, sqlgen.ReturnOrphansParams) (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.orphans++
 	return 0, s.away
 }
 

@@ -19,6 +19,7 @@ type process struct {
 	claimBytes     int                  // see Config
 	poll           func() time.Duration // between looks for jobs that nobody has announced
 	handlerContext context.Context      // parent of the handlers' contexts: Run's values without its end
+	settling       context.Context      // while it lasts, outcomes that are not stored are tried again
 	log            *slog.Logger
 	logJobs        LogJobs
 	metrics        *metrics
@@ -42,6 +43,15 @@ func (p *process) untilAnswered(ctx context.Context, complaint string, ask func(
 			return err
 		}
 	}
+}
+
+// boundSettling returns the context of one statement that stores outcomes or what follows from them. It ends with
+// p.settling. After that each outcome gets one short try: its handler may have returned only now.
+func (p *process) boundSettling() (context.Context, context.CancelFunc) {
+	if p.settling.Err() != nil {
+		return context.WithTimeout(context.Background(), hintTimeout)
+	}
+	return bounded(p.settling)
 }
 
 // every calls do at each interval until ctx ends.
@@ -68,8 +78,7 @@ const (
 	LogNone     LogJobs = "off"
 )
 
-// phase records how far a dispatcher has come. The phase of a [Dispatcher] only moves on; an [Inline] is in cutOff
-// while it stores outcomes, and then claims again.
+// phase records how far a dispatcher has come. It only moves on.
 type phase struct{ atomic.Int32 }
 
 const (

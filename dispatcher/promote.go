@@ -28,7 +28,9 @@ import (
 //	settle   A ends, commit           look
 //	claim              B blocked, commit     look
 //
-// If the first look misses that B is blocked, B was blocked after it, and the second look sees that A has ended.
+// If the first look misses that B is blocked, B was blocked after it, and the second look sees that A has ended. If the
+// claim's answer is lost, its process looks at the keys that it knows of, perhaps before the claim is committed; the
+// reaper finds what this look misses.
 //
 // A promotion passes by a key or a job that another transaction has locked (outbox.promote_keys lists the possible
 // ones), and looks at it again soon. If the database refuses to move a key on, because of a trigger for example, no
@@ -147,7 +149,7 @@ func (p *promoter) run() {
 			continue
 		}
 		p.putBack(names, counts)
-		p.health.rest(retry.Next(), err)
+		p.health.rest(p.settling, retry.Next(), err)
 	}
 }
 
@@ -278,7 +280,7 @@ func (p *promoter) find(names []keyName) (movable []int32, err error) {
 		look.Queues = append(look.Queues, name.queue)
 		look.Keys = append(look.Keys, name.key)
 	}
-	ctx, cancel := bounded(context.Background())
+	ctx, cancel := p.boundSettling()
 	defer cancel()
 	return p.db.FindMovableKeys(ctx, look)
 }
@@ -295,7 +297,7 @@ func (p *promoter) move(names []keyName, counts []int32,
 				names[i].queue)
 			move.Keys, move.Counts = append(move.Keys, names[i].key), append(move.Counts, counts[i])
 		}
-		ctx, cancel := bounded(context.Background())
+		ctx, cancel := p.boundSettling()
 		defer cancel()
 		rows, err := p.db.PromoteKeys(ctx, move)
 		promoted = append(promoted, rows...)

@@ -88,7 +88,7 @@ func (r *reporter) streamRefused(lost []*attempt) {
 	for _, a := range lost {
 		p.Attempts, p.Outcomes = append(p.Attempts, int32(a.job.Attempt)), append(p.Outcomes, string(a.outcome.Status))
 	}
-	ctx, cancel := bounded(context.Background())
+	ctx, cancel := r.boundSettling()
 	defer cancel()
 	if err := r.db.StreamRefused(ctx, p); err != nil {
 		r.log.LogAttrs(ctx, slog.LevelWarn, "refused outcomes are not in the stream", slog.Int("jobs", len(lost)),
@@ -110,7 +110,7 @@ func (r *reporter) succeeded(refused []*attempt, retried bool) (map[[16]byte]boo
 		return nil, nil
 	}
 	ids, epochs := keysOf(possible)
-	ctx, cancel := bounded(context.Background())
+	ctx, cancel := r.boundSettling()
 	defer cancel()
 	found, err := r.db.FindSucceeded(ctx, ids, epochs)
 	if err != nil {

@@ -46,7 +46,8 @@ const (
 // reserve keeps a place for the job. It returns nil if the job is to be claimed in the ordinary way. The caller has
 // checked that this process handles the kind, and not in batches.
 func (r *reserved) reserve(id outbox.ID) *reservation {
-	if r.capacity.limited.Load() || r.capacity.inHand.Load() != 0 || r.workers.outages.some.Load() != 0 || !r.take(id) {
+	if r.capacity.limited.Load() || r.capacity.inHand.Load() != 0 || r.capacity.refused.Load() != 0 ||
+		r.workers.outages.some.Load() != 0 || !r.take(id) {
 		return nil
 	}
 	r.capacity.inHand.Add(1)

@@ -11,26 +11,29 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-func exited(a *attempt) {
+// failExited records that a handler ended its goroutine.
+func failExited(a *attempt) {
 	a.err = outcome.ErrExited
 	a.outcome = a.route.config.policy().Fail(a.job, a.err)
 }
 
-// carryOut runs the attempt, or the attempts of its batch, and calls over when their outcomes are decided. If a handler
-// calls runtime.Goexit, as t.FailNow does, this goroutine ends: then done is false, and carryOut does not return.
-func carryOut(p *process, a *attempt, over func(took time.Duration, done bool)) {
-	var took time.Duration
-	done := false
+// carryOut runs the attempt, or the attempts of its batch, and calls onDone when their outcomes are decided. took is
+// how long the handler ran, or notCalled. If a handler calls runtime.Goexit, as t.FailNow does, this goroutine ends:
+// then done is false, and carryOut does not return.
+func carryOut(p *process, a *attempt, onDone func(took time.Duration, done bool)) {
+	started, took, done := time.Now(), notCalled, false
 	defer func() {
 		if !done {
+			took = time.Since(started)
 			for _, one := range a.together() {
 				if one.outcome.Status == "" { // else the handler did not see it
-					exited(one)
+					failExited(one)
+					one.took = took
 				}
 			}
 		}
 		endSpan(a.together()...)
-		over(took, done)
+		onDone(took, done)
 	}()
 	if a.batch != nil {
 		took = runBatch(p, a.batch)
@@ -40,7 +43,7 @@ func carryOut(p *process, a *attempt, over func(took time.Duration, done bool)) 
 	done = true
 }
 
-// run calls the handler and decides the job's outcome.
+// run calls the handler and decides the job's outcome. It returns notCalled if the job may not run any more.
 func run(p *process, a *attempt) (took time.Duration) {
 	timeout := a.job.Timeout
 	if timeout <= 0 {
@@ -54,7 +57,7 @@ func run(p *process, a *attempt) (took time.Duration) {
 	ctx, cancel := context.WithCancelCause(p.handlerContext)
 	defer cancel(nil)
 	if begin(p, a, cancel, started, timeout) != nil {
-		return 0
+		return notCalled
 	}
 	defer time.AfterFunc(limit.Sub(started), func() {
 		cancel(overLimit)
@@ -70,7 +73,8 @@ func run(p *process, a *attempt) (took time.Duration) {
 	return took
 }
 
-// runBatch calls the handler with the jobs that may still run, and decides the outcome of each.
+// runBatch calls the handler with the jobs that may still run, and decides the outcome of each. It returns notCalled if
+// there are none.
 func runBatch(p *process, b *batch) (took time.Duration) {
 	r := b.attempts[0].route
 	started := time.Now()
@@ -93,7 +97,7 @@ func runBatch(p *process, b *batch) (took time.Duration) {
 		running, jobs = append(running, a), append(jobs, a.job)
 	}
 	if len(running) == 0 {
-		return 0
+		return notCalled
 	}
 	defer time.AfterFunc(r.config.Timeout, func() {
 		cancel(ErrTimeout)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,14 +33,15 @@ type settler struct {
 	ended   chan *attempt // finished attempts
 	refused chan *attempt // outcomes that the database refuses for now
 
-	gathering sync.Mutex   // held by the settler that gathers
-	storing   atomic.Int32 // batches under way
+	gathering chan struct{} // one slot, taken by the settler that gathers
+	storing   atomic.Int32  // batches under way
 }
 
 func newSettler(p *process, statements *store, reporter *reporter, leases *leases, promoter *promoter) *settler {
 	return &settler{
 		process: p, statements: statements, reporter: reporter, leases: leases, promoter: promoter,
 		ended: make(chan *attempt, 2*maxBatch), refused: make(chan *attempt, maxBatch),
+		gathering: make(chan struct{}, 1),
 	}
 }
 
@@ -64,8 +64,8 @@ func (s *settler) run() {
 // one. Only one settler gathers at a time: two that share the stream would send two small batches instead of a large
 // one.
 func (s *settler) gather(timer *time.Timer) []*attempt {
-	s.gathering.Lock()
-	defer s.gathering.Unlock()
+	s.gathering <- struct{}{}
+	defer func() { <-s.gathering }()
 	first, open := <-s.ended
 	if !open {
 		return nil
@@ -93,9 +93,13 @@ func (s *settler) gather(timer *time.Timer) []*attempt {
 	return batch
 }
 
-// settle stores every outcome of the batch, however long the database is unavailable: it gives nothing up while the
-// process lives. While the database is unreachable, leases are not extended either; the fence refuses the outcome of a
-// job whose lease lapsed.
+// settle stores every outcome of the batch, however long the database is unavailable. It drops outcomes only when the
+// process stops and its grace period is over (process.settling). While the database is unreachable, leases are not
+// extended either; the fence refuses the outcome of a job whose lease lapsed.
+//
+// The statements return ids, so a batch must not contain two attempts at one job. An attempt that is stuck may lose its
+// lease, and this process may run the next attempt while the first one is still under way; the second is settled after
+// the first.
 //
 // Every statement that waits for the rows of several jobs locks them in the order of their ids (except one that gives
 // up: storeInPlace). A settlement whose leases were lost still locks the rows that it examines, because Postgres locks
@@ -111,29 +115,38 @@ func (s *settler) settle(batch []*attempt) {
 	slices.SortFunc(batch, byID)
 	s.metrics.settleBatch.Observe(float64(len(batch)))
 	var groups [settlements][]*attempt
-	for _, a := range batch {
+	var again []*attempt // further attempts at the same jobs
+	for i, a := range batch {
+		if i > 0 && a.job.ID == batch[i-1].job.ID {
+			again = append(again, a)
+			continue
+		}
 		how := settlementOf(a)
 		groups[how] = append(groups[how], a)
 	}
 	for how, group := range groups {
 		s.store(group, settlement(how), false)
 	}
+	if len(again) > 0 {
+		s.settle(again)
+	}
 }
 
 // store retries until the batch is stored or the process must stop waiting. If the database refuses the batch because
 // of a row, store tries the jobs one by one, so that one job does not block the others. If the statement fails for
-// another reason (no answer in time, a message too large), store tries the batch in halves. retried reports that
-// earlier tries may have stored some of the batch without an answer.
-func (s *settler) store(batch []*attempt, how settlement, retried bool) {
+// another reason (no answer in time, a message too large), store tries the batch in halves, except after the time for
+// tries: a database that does not answer would delay the stop by a statement's time for each part. retried reports that
+// earlier tries may have stored some of the batch without an answer. store returns false if it has given up.
+func (s *settler) store(batch []*attempt, how settlement, retried bool) bool {
 	var retry backoff.Backoff
 	for tries := 1; len(batch) > 0; tries++ {
 		retried = retried || tries > 1
-		ctx, cancel := bounded(context.Background())
+		ctx, cancel := s.boundSettling()
 		err := s.statements.store(ctx, how, batch)
 		cancel()
 		if err == nil {
 			s.settled(batch, retried)
-			return
+			return true
 		}
 		if pgsession.RefusesTheRow(err) { // the row's fault, not the database's
 			s.log.LogAttrs(ctx, slog.LevelWarn, "settle failed", slog.Int("jobs", len(batch)), slog.Any("err", err))
@@ -142,31 +155,40 @@ func (s *settler) store(batch []*attempt, how settlement, retried bool) {
 			s.health.Complain(ctx, "settle failed", err, slog.Int("jobs", len(batch)))
 		}
 		switch {
-		case pgsession.IsNoPartition(err):
+		case pgsession.IsNoPartition(err) && s.settling.Err() == nil:
 			s.statements.ensureDays()
 		case pgsession.RefusesTheRow(err) && len(batch) == 1:
-			s.storeRefused(batch[0], how, err, retried)
-			return
+			return s.storeRefused(batch[0], err, retried)
 		case pgsession.IsLockedOut(err) && s.setLockedAside(&batch):
 			continue // with the others
 		case pgsession.RefusesTheRow(err):
 			for i := range batch {
-				s.store(batch[i:i+1], how, retried)
+				if !s.store(batch[i:i+1], how, retried) { // each of the others would take as long
+					s.drop(batch[i+1:])
+					return false
+				}
 			}
-			return
+			return true
+		case s.settling.Err() != nil:
+			s.drop(batch)
+			return false
 		case tries > 1 && len(batch) > 1 && !pgsession.IsUnreachable(err):
-			s.store(batch[:len(batch)/2], how, retried)
-			s.store(batch[len(batch)/2:], how, retried)
-			return
+			first := s.store(batch[:len(batch)/2], how, retried)
+			return s.store(batch[len(batch)/2:], how, retried) && first
 		}
-		if s.phase.isCutOff() && tries >= 3 { // shutting down, the grace period is over: the leases lapse
-			s.log.LogAttrs(ctx, slog.LevelError, "outcomes not stored: the jobs will run again",
-				slog.Int("jobs", len(batch)))
-			s.leases.remove(batch)
-			return
-		}
-		s.health.rest(retry.Next(), err)
+		s.health.rest(s.settling, retry.Next(), err)
 	}
+	return true
+}
+
+// drop gives up outcomes at the end of the process: the leases lapse.
+func (s *settler) drop(batch []*attempt) {
+	if len(batch) == 0 {
+		return
+	}
+	s.log.LogAttrs(s.handlerContext, slog.LevelError, "outcomes not stored: the jobs will run again",
+		slog.Int("jobs", len(batch)))
+	s.leases.remove(batch)
 }
 
 // setLockedAside passes the jobs of the batch whose rows another transaction has locked to settleRefused, and keeps the
@@ -176,7 +198,7 @@ func (s *settler) setLockedAside(batch *[]*attempt) bool {
 	if len(*batch) == 1 {
 		return false // storeRefused handles it
 	}
-	ctx, cancel := bounded(context.Background())
+	ctx, cancel := s.boundSettling()
 	defer cancel()
 	ids, _ := keysOf(*batch)
 	locked, err := s.statements.db.FindLocked(ctx, ids)
@@ -186,7 +208,7 @@ func (s *settler) setLockedAside(batch *[]*attempt) bool {
 	var others []*attempt
 	for i, a := range *batch {
 		if slices.Contains(locked, ids[i]) {
-			s.refused <- a
+			s.setAside(a)
 		} else {
 			others = append(others, a)
 		}
@@ -196,28 +218,40 @@ func (s *settler) setLockedAside(batch *[]*attempt) bool {
 }
 
 // storeRefused handles one outcome that the database refuses. A locked row will become free, and a trigger may accept
-// tomorrow what it refuses today: both are tried again later. A success that can never be stored as it is becomes
-// failed, without its result and its follow-ups: the job waits for an operator, with the reason, and when it is run
-// again its handler produces both again. In other outcomes only the error can be at fault: a database whose encoding is
-// not UTF-8 accepts it in ASCII. Nothing is lost silently.
-func (s *settler) storeRefused(a *attempt, how settlement, err error, retried bool) {
+// tomorrow what it refuses today: both are tried again later. It returns false if it has given up.
+func (s *settler) storeRefused(a *attempt, err error, retried bool) bool {
+	if amend(a, err) {
+		return s.store([]*attempt{a}, settlementOf(a), retried)
+	}
+	s.setAside(a)
+	return true
+}
+
+// setAside passes an outcome to settleRefused. The job is still held, and its lease is extended.
+func (s *settler) setAside(a *attempt) {
+	a.waker.refused.Add(1)
+	s.refused <- a
+}
+
+// amend changes an outcome that can never be stored as it is, so that it can be stored, and reports whether it has
+// changed. A success becomes failed, without its result and its follow-ups: the job waits for an operator, with the
+// reason, and when it is run again its handler produces both again. In other outcomes only the error can be at fault: a
+// database whose encoding is not UTF-8 accepts it in ASCII. Nothing is lost silently.
+func amend(a *attempt, err error) (changed bool) {
 	switch {
 	case !pgsession.IsUnacceptable(err):
-		s.refused <- a // the job is still held, and its lease is extended
-	case a.outcome.Status == outbox.Succeeded:
-		code := codes.ResultNotStored
-		if a.follows { // a follow-up or the result is at fault: the message says which
-			code = codes.FollowUpsNotStored
-		}
-		a.err = Discard(outcome.WithCode(code, err))
-		a.job.Result = nil
-		a.outcome = outcome.Discard(a.job, a.err)
-		s.store([]*attempt{a}, unfinished, retried)
-	case a.outcome.SpellInASCII():
-		s.store([]*attempt{a}, how, retried)
-	default:
-		s.refused <- a
+		return false
+	case a.outcome.Status != outbox.Succeeded:
+		return a.outcome.SpellInASCII()
 	}
+	code := codes.ResultNotStored
+	if a.follows { // a follow-up or the result is at fault: the message says which
+		code = codes.FollowUpsNotStored
+	}
+	a.err = Discard(outcome.WithCode(code, err))
+	a.job.Result = nil
+	a.outcome = outcome.Discard(a.job, a.err)
+	return true
 }
 
 // settled ends attempts: each outcome is stored, or was found to be stored or lost already.
@@ -232,8 +266,9 @@ func (s *settler) settled(batch []*attempt, retried bool) {
 }
 
 // settleRefused stores, one by one, the outcomes that the database refuses, most of them because another transaction
-// keeps the row locked. Only these outcomes wait for each other. When all jobs are over, an outcome that is refused for
-// another reason gets three more tries, and settleRefused waits for locks until the grace period is over.
+// keeps the row locked. Only these outcomes wait for each other: settleRefused looks for further ones after each
+// statement, which may take seconds, so that settlers do not wait for it. When all jobs are over, an outcome that is
+// refused for another reason gets three more tries, and settleRefused waits for locks until the grace period is over.
 func (s *settler) settleRefused(afterJobs context.Context) {
 	var waiting []*attempt
 	var retry backoff.Backoff
@@ -247,29 +282,31 @@ func (s *settler) settleRefused(afterJobs context.Context) {
 			continue
 		}
 		waiting, in = takeAll(waiting, in)
-		kept, mayPass := waiting[:0], false
+		kept, arrived, mayPass := waiting[:0], []*attempt(nil), false
 		for _, a := range waiting {
 			if err := s.storeRefusedAgain(a); err != nil {
 				kept = append(kept, a)
 				mayPass = mayPass || pgsession.IsLockedOut(err) || !pgsession.RefusesTheRow(err)
+			} else {
+				a.waker.refusedLess()
 			}
+			arrived, in = takeAll(arrived, in)
 		}
-		waiting = kept
+		waiting = append(kept, arrived...)
 		if len(waiting) == 0 {
 			retry.Reset()
 			continue
 		}
-		if s.phase.isCutOff() || in == nil && !mayPass {
-			if last++; last >= 3 {
-				s.log.LogAttrs(s.handlerContext, slog.LevelError, "outcomes not stored: the jobs will run again",
-					slog.Int("jobs", len(waiting)))
-				s.leases.remove(waiting)
-				waiting = nil
-				continue
-			}
+		if in == nil && !mayPass {
+			last++
+		}
+		if last >= 3 || s.settling.Err() != nil {
+			s.drop(waiting)
+			waiting = nil
+			continue
 		}
 		if retry.Wait(afterJobs) != nil {
-			retry, afterJobs = backoff.Backoff{}, context.Background()
+			retry, afterJobs = backoff.Backoff{}, s.settling
 		}
 	}
 }
@@ -290,16 +327,26 @@ func takeAll(waiting []*attempt, in chan *attempt) ([]*attempt, chan *attempt) {
 	return waiting, in
 }
 
-// storeRefusedAgain returns why the outcome is not stored, or nil if it is.
+// storeRefusedAgain returns why the outcome is not stored, or nil if it is. What the database says may change: an
+// outcome that waited for a lock may turn out to be unacceptable.
 func (s *settler) storeRefusedAgain(a *attempt) error {
-	ctx, cancel := bounded(context.Background())
-	defer cancel()
-	err := s.statements.store(ctx, settlementOf(a), []*attempt{a})
-	switch {
-	case err == nil:
-		s.settled([]*attempt{a}, true)
-	case !pgsession.RefusesTheRow(err):
-		s.health.Failed(err)
+	for s.settling.Err() == nil {
+		ctx, cancel := s.boundSettling()
+		err := s.statements.store(ctx, settlementOf(a), []*attempt{a})
+		cancel()
+		switch {
+		case err == nil:
+			s.settled([]*attempt{a}, true)
+			return nil
+		case amend(a, err):
+			continue
+		case pgsession.IsNoPartition(err):
+			s.statements.ensureDays()
+		case !pgsession.RefusesTheRow(err):
+			s.health.Failed(err)
+		}
+		s.health.Complain(ctx, "outcome not stored yet", err, slog.String("job_id", a.job.ID.String()))
+		return err
 	}
-	return err
+	return s.settling.Err()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -84,4 +85,82 @@ func counted(t *testing.T, c prometheus.Metric) float64 {
 		t.Fatal(err)
 	}
 	return m.GetCounter().GetValue()
+}
+
+// locked refuses every outcome after a lock timeout, until it is free.
+type locked struct {
+	settleStatements
+	free bool
+}
+
+func (l *locked) SettleSucceeded(_ context.Context, p sqlgen.SettleSucceededParams) ([]pgtype.UUID, error) {
+	if l.free {
+		return p.Ids, nil
+	}
+	time.Sleep(2 * time.Second)
+	return nil, &pgconn.PgError{Code: pgsession.LockNotAvailable}
+}
+
+// A pass over refused outcomes takes a lock timeout for each. More of them than the channel holds arrive meanwhile:
+// settlers must not wait for the end of the pass, because all queues wait for the settlers.
+func TestSettlersDoNotWaitForAPassOverRefusedOutcomes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mux := new(Mux)
+		mux.HandleRaw(tiny{}.Kind(), nil)
+		d, err := New(nil, mux, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.compose(t.Context(), nil, nil)
+		d.process.health.leave = func(error) {}
+		db := new(locked)
+		d.settler.statements.db = db
+		w := newWaker()
+		set := func(n int) {
+			for range n {
+				job := newJob(tiny{}.Kind(), outbox.RootTenant, 0, "")
+				d.settler.setAside(&attempt{job: job, route: d.process.routes[tiny{}.Kind()], waker: w, outcome: outcome.Outcome{Status: outbox.Succeeded}})
+			}
+		}
+		set(20)
+		ended := make(chan struct{})
+		go func() {
+			d.settler.settleRefused(t.Context())
+			close(ended)
+		}()
+		time.Sleep(time.Second)
+		began := time.Now()
+		set(maxBatch + 100)
+		if waited := time.Since(began); waited > 2*time.Second {
+			t.Errorf("a settler waited for %s, want at most a lock timeout", waited)
+		}
+		db.free = true
+		close(d.settler.refused)
+		<-ended
+		if n := w.refused.Load(); n != 0 {
+			t.Errorf("%d outcomes count as refused, want none", n)
+		}
+	})
+}
+
+// A queue claims less when the database refuses outcomes, and nothing when their jobs are as many as a claim may bring.
+// Whatever is claimed then would only be refused, too.
+func TestRefusedOutcomesTakeRoom(t *testing.T) {
+	for name, size := range map[string]int64{"small": 1, "large": maxClaimBytes / 10} {
+		c := &capacity{waker: newWaker(), concurrency: 5000, claimBytes: maxClaimBytes}
+		c.meanSize.Store(size)
+		most := c.room()
+		if want := int(min(maxClaimBytes/size, maxBatch)); most != want {
+			t.Errorf("%s jobs: there is room for %d, want %d", name, most, want)
+		}
+		c.refused.Store(int64(most) - 3)
+		if p := c.places(0); p.Room != 3 || p.Express != 3 {
+			t.Errorf("%s jobs: all but three are refused, and there is room for %+v", name, p)
+		}
+		c.refused.Store(int64(most) + 3)
+		if p := c.places(0); p.Room != 0 || p.Express != 0 {
+			t.Errorf("%s jobs: as many are refused as may be, and there is room for %+v", name, p)
+		}
+	}
 }

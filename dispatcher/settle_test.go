@@ -315,3 +315,96 @@ func TestOutcomesWaitForTheDatabase(t *testing.T) {
 	}
 	awaitThat(t, "the dispatcher is ready again", func() bool { return d.Ready() == nil })
 }
+
+// fourProbes stores a job of root and one of another tenant, each without a key and with one.
+func fourProbes(t *testing.T, db *pgxpool.Pool) (ids []outbox.ID) {
+	t.Helper()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		for _, key := range []string{"", "k"} {
+			ids = append(ids, enqueue(t, db, probe{}, outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: key}}))
+		}
+	}
+	return ids
+}
+
+// What the database says of an outcome changes while it waits:
+//
+//	settler      store: locked               again: a constraint refuses it, for good
+//	operator     holds a lock      lets go
+//
+// A success becomes failed then, and an error is spelled in ASCII, as if the database had said so at once: the job must
+// not stay running for as long as the process lives.
+func TestAnOutcomeThatWaitedForALockMayBeUnacceptable(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		trigger string // of the statement that stores the outcome
+		ends    func(t *testing.T, job *outbox.Job[probe]) error
+		want    string
+	}{
+		"a success with follow-ups": {
+			`BEFORE INSERT ON outbox.jobs FOR EACH ROW WHEN (NEW.kind = 'next')`,
+			func(t *testing.T, job *outbox.Job[probe]) error { then(t, job); return nil },
+			"failed attempt=1 epoch=2 lost=0 error=follow_ups_not_stored",
+		},
+		"an error": {
+			`BEFORE UPDATE ON outbox.jobs FOR EACH ROW WHEN (NEW.last_error_message ~ '[^[:ascii:]]')`,
+			func(*testing.T, *outbox.Job[probe]) error { return dispatcher.Discard(errors.New("caf\u00e9")) },
+			"failed attempt=1 epoch=2 lost=0 error=error",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			exec(t, db, `CREATE TABLE refusal (code text); INSERT INTO refusal VALUES ('55P03');
+				CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE why text; BEGIN
+					SELECT code INTO why FROM public.refusal;
+					RAISE EXCEPTION 'refused' USING ERRCODE = why;
+				END $$`)
+			exec(t, db, `CREATE TRIGGER refuse `+c.trigger+` EXECUTE FUNCTION refuse()`)
+			ids := fourProbes(t, db)
+			d := start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error { return c.ends(t, job) }), quiet(nil))
+			awaitThat(t, "they wait for the lock", func() bool { return strings.Contains(d.log.String(), "outcome not stored yet") })
+			await(t, db, "all are running", `SELECT count(*) = 4 FROM outbox.jobs WHERE status = 'running'`)
+			exec(t, db, `UPDATE refusal SET code = '22P05'`)
+			await(t, db, "all are settled", `SELECT count(*) = 4 FROM outbox.jobs WHERE status = 'failed'`)
+			for _, id := range ids {
+				wantState(t, db, id, c.want)
+			}
+			d.stop(t)
+		})
+	}
+}
+
+// The handler returns during a stop, and its outcome waits for a lock:
+//
+//	handler      succeeds
+//	settler               store: locked …                      … stored
+//	leases                extended       extended     extended
+//
+// If extensions ended with the last handler, the lease would lapse, and the job would run again.
+func TestLeasesAreExtendedWhileOutcomesWaitAtAStop(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'locked' USING ERRCODE = '55P03'; END $$`)
+	exec(t, db, `CREATE TRIGGER refuse BEFORE DELETE ON outbox.jobs FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	ids := fourProbes(t, db)
+	config, ttl := quiet(nil), 2*time.Second
+	config.LeaseTTL, config.GracePeriod = ttl, time.Minute
+	d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), config)
+	awaitThat(t, "they wait for the lock", func() bool { return strings.Contains(d.log.String(), "outcome not stored yet") })
+	await(t, db, "all are running", `SELECT count(*) = 4 FROM outbox.jobs WHERE status = 'running'`)
+	d.cancel()
+	for end := time.Now().Add(3 * ttl / 2); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if !ask[bool](t, db, `SELECT min(lease_expires_at) > clock_timestamp() FROM outbox.jobs`) {
+			t.Error("the lease of a finished job has lapsed")
+			break
+		}
+	}
+	exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
+	d.wait(t)
+	for _, id := range ids {
+		if got := state(t, db, id); !strings.HasPrefix(got, "succeeded attempt=1 epoch=1 lost=0") {
+			t.Errorf("it is %s", got)
+		}
+	}
+}

@@ -241,6 +241,52 @@ func wantSettled(t *testing.T, db *pgxpool.Pool, batch []*attempt, left int) {
 	}
 }
 
+// A stuck attempt loses its lease, this process runs the next attempt at the job, and both are settled together:
+//
+//	attempt 1 (epoch 1)   stuck …                            returns nil
+//	reaper                         the lease has lapsed
+//	attempt 2 (epoch 3)                      claimed, runs   returns nil
+//
+// The database stores the second one only. The first has lost its lease, and says so.
+func TestOnlyOneOfTwoAttemptsAtAJobIsStored(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]error{"succeeded": nil, "failed": errors.New("boom"), "unavailable": Unavailable(errors.New("away"), time.Second)} {
+		for _, tenant := range []outbox.ID{outbox.RootTenant, numbered(1)} {
+			for _, key := range []string{"", "k"} {
+				t.Run(fmt.Sprintf("%s %s %s", name, tenant, key), func(t *testing.T) {
+					t.Parallel()
+					db, log := pgtest.New(t), new(bytes.Buffer)
+					d := atRest(t, db, log)
+					id, err := outbox.Enqueue(t.Context(), db, tiny{}, outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: key}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					take(t, db, "w", 3, id)
+					var batch []*attempt
+					for _, epoch := range []int64{3, 1} {
+						job := &outbox.Claimed{}
+						job.ID, job.Tenant, job.Key, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts = id, tenant, key, "tiny", epoch, 1, 10
+						a := &attempt{job: job, route: d.process.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, claimed: time.Now(), err: end}
+						a.outcome, _ = a.route.config.policy().Decide(job, end, nil)
+						batch = append(batch, a)
+					}
+					second, first := batch[0], batch[1]
+					d.settler.settle(batch)
+					if !second.stored || first.stored {
+						t.Errorf("attempt 2 is stored: %t, attempt 1: %t", second.stored, first.stored)
+					}
+					if n := counted(t, d.process.metrics.leasesLost); n != 1 {
+						t.Errorf("%v leases are lost, want that of attempt 1", n)
+					}
+					if lost := strings.Count(log.String(), "event=lease_lost"); lost != 1 {
+						t.Errorf("%d lease is said to be lost, want one:\n%s", lost, log)
+					}
+				})
+			}
+		}
+	}
+}
+
 func change(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
 	t.Helper()
 	if tag, err := db.Exec(t.Context(), sql, args...); err != nil || tag.RowsAffected() == 0 {

@@ -11,6 +11,7 @@ type waker struct {
 	wake     chan struct{} // one slot
 	notified atomic.Bool   // jobs may have come, and the claim loop has not looked since
 	atLimit  atomic.Bool   // an operator's limit kept the last claim from taking more
+	refused  atomic.Int64  // outcomes of the queue that the database refuses for now: see capacity.most
 }
 
 func newWaker() *waker { return &waker{wake: make(chan struct{}, 1)} }
@@ -27,6 +28,12 @@ func (w *waker) roomMade() {
 	case w.wake <- struct{}{}:
 	default:
 	}
+}
+
+// refusedLess notes that a refused outcome is stored.
+func (w *waker) refusedLess() {
+	w.refused.Add(-1)
+	w.roomMade()
 }
 
 // jobEnded makes a queue that is at one of its limits look again, because there is room.

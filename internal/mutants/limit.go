@@ -70,4 +70,11 @@ var limit = []Mutant{
 			test("dispatcher", "TestABatchOfAPausedQueueGoesBack", "while the queue was paused"),
 		},
 	},
+	{
+		Name:      "cursors pass a backlog that nobody has looked at",
+		Breaks:    "after a pause or a new limit, jobs that are due wait for a claim from the front, which is rationed while a snapshot is held",
+		Invariant: "A held snapshot does not slow dispatch or reaping down",
+		Edits:     []Edit{{"dispatcher.loop.survey", `s.StartFromFront()`, `s.Woken()`}},
+		Checks:    []Check{test("dispatcher", "TestAQueueThatTurnsOutToBeLimitedIsClaimedFromTheFront", "not at the front")},
+	},
 }

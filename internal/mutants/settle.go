@@ -233,9 +233,12 @@ RETURNING id`},
 		Breaks:    "one outcome that the database refuses keeps all others from being stored",
 		Invariant: "Deaths are bounded",
 		Edits: []Edit{{"dispatcher.settler.store", `			for i := range batch {
-				s.store(batch[i:i+1], how, retried)
+				if !s.store(batch[i:i+1], how, retried) { // each of the others would take as long
+					s.drop(batch[i+1:])
+					return false
+				}
 			}
-			return
+			return true
 `, ``}},
 		Checks: []Check{test("dispatcher", "TestRefusedRowDoesNotHoldUpTheOthers", "in vain")},
 	},
@@ -259,10 +262,31 @@ RETURNING id`},
 		},
 	},
 	{
+		Name:      "an outcome that waited for a lock is never amended",
+		Breaks:    "a success whose follow-ups a constraint refuses after a lock stays running for as long as the process lives",
+		Invariant: "Deaths are bounded",
+		Edits:     []Edit{{"dispatcher.settler.storeRefusedAgain", `case amend(a, err):`, `case false && amend(a, err):`}},
+		Checks:    []Check{test("dispatcher", "TestAnOutcomeThatWaitedForALockMayBeUnacceptable", "in vain: all are settled")},
+	},
+	{
+		Name:      "leases end with the last handler",
+		Breaks:    "at a stop, a finished job whose row is locked runs again",
+		Invariant: "Nothing lost",
+		Edits:     []Edit{{"dispatcher.Dispatcher.begin", `d.leases.keep(holding)`, `d.leases.keep(afterJobs)`}},
+		Checks:    []Check{test("dispatcher", "TestLeasesAreExtendedWhileOutcomesWaitAtAStop", "the lease of a finished job has lapsed")},
+	},
+	{
+		Name:      "halves after the time for tries",
+		Breaks:    "Run does not end if the database does not answer, and its goroutines and connections leak",
+		Invariant: "Deaths are bounded",
+		Edits:     []Edit{{"dispatcher.settler.store", `case s.settling.Err() != nil:`, `case s.settling.Err() != nil && tries > 2 && len(batch) == 1:`}},
+		Checks:    []Check{test("dispatcher", "TestAStopEndsThoughTheDatabaseIsStuck", "want that all goroutines have ended")},
+	},
+	{
 		Name:      "an error that the encoding lacks",
 		Breaks:    "a failure whose text the database's encoding lacks is refused for as long as the process lives",
 		Invariant: "Deaths are bounded",
-		Edits:     []Edit{{"dispatcher.settler.storeRefused", `	case a.outcome.SpellInASCII():`, `	case false:`}},
+		Edits:     []Edit{{"dispatcher.amend", `return a.outcome.SpellInASCII()`, `return false`}},
 		Checks:    []Check{test("dispatcher", "TestFailuresAreStoredInEveryEncoding/LATIN1", "in vain: every outcome is stored")},
 	},
 	{

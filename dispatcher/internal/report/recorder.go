@@ -49,9 +49,11 @@ type Config struct {
 	DB      Statements
 	Health  Health
 	Log     *slog.Logger
-	Timeout time.Duration // of a statement
-	CutOff  func() bool   // reports that the process stops waiting for what cannot be stored
-	Over    func(Owner)   // takes an attempt that is over, after its last report is stored
+	Timeout time.Duration // of a statement that reads
+	// Bound returns the context of a statement that stores.
+	Bound    func() (context.Context, context.CancelFunc)
+	Settling context.Context // while it lasts, reports that are not stored are tried again
+	Over     func(Owner)     // takes an attempt that is over, after its last report is stored
 }
 
 // Recorder stores what the attempts of this process report: everything that there is to store in one statement, and one
@@ -71,7 +73,7 @@ type Recorder struct {
 	passed time.Time // when all of dirty was taken last
 	resume time.Time // nothing is tried before: the database was unreachable
 	retry  backoff.Backoff
-	tries  int // failed tries in a row because the database was unreachable
+	most   int // attempts in the next statement
 }
 
 // NewRecorder returns a recorder that stores nothing until Run is called.
@@ -83,6 +85,7 @@ func NewRecorder(c Config) *Recorder {
 		reading: make(chan struct{}, 1),
 		dirty:   map[*Reports]struct{}{},
 		urgent:  map[*Reports]struct{}{},
+		most:    recordBatch,
 	}
 }
 
@@ -100,6 +103,11 @@ func (r *Recorder) add(a *Reports, urgent bool) {
 		r.urgent[a] = struct{}{}
 	}
 	r.mu.Unlock()
+	r.lookAgain()
+}
+
+// lookAgain makes Run look again; it never blocks.
+func (r *Recorder) lookAgain() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -141,12 +149,13 @@ func (r *Recorder) Run() {
 	var over []*Reports // whose last reports are not stored yet
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	defer context.AfterFunc(r.Settling, r.lookAgain)() // Run may be waiting for another try
 	for in := r.ended; in != nil || len(over) > 0; {
 		over, in = receive(over, in)
 		due, wait := r.take(time.Now())
 		// An attempt that is over comes, or has come, through the channel: it must not be in one statement twice.
 		due = slices.DeleteFunc(due, (*Reports).isOver)
-		if now := time.Now(); !now.Before(r.resume) {
+		if !time.Now().Before(r.resume) || r.Settling.Err() != nil {
 			due = append(due, over...)
 		}
 		if len(due) == 0 {
@@ -154,8 +163,12 @@ func (r *Recorder) Run() {
 				return
 			}
 			timer.Reset(wait)
+			more := in
+			if len(over) >= overBatch {
+				more = nil // their attempts wait in the channel, and then their workers do
+			}
 			select {
-			case a, open := <-in:
+			case a, open := <-more:
 				if !open {
 					in = nil
 				} else {
@@ -197,7 +210,7 @@ func (r *Recorder) store(due []*Reports) {
 		now := time.Now()
 		batch := newBatch(len(due))
 		n := 0
-		for n < len(due) && len(batch.attempts) < recordBatch && batch.size < recordBytes {
+		for n < len(due) && len(batch.attempts) < r.most && batch.size < recordBytes {
 			batch.add(due[n], now)
 			n++
 		}
@@ -236,16 +249,19 @@ func (r *Recorder) storeBatch(batch *batch) answer {
 	if len(batch.attempts) == 0 {
 		return answered
 	}
-	ctx, cancel := r.bounded(context.Background())
+	ctx, cancel := r.Bound()
 	rows, err := r.DB.RecordReports(ctx, batch.params)
 	cancel()
 	switch {
 	case err == nil:
 		r.Health.OK()
 		r.retry.Reset()
-		r.tries = 0
+		r.most = min(2*r.most, recordBatch)
 		r.apply(batch, rows)
 	case isUnreachable(err):
+		if pgsession.State(err) == "" && !pgsession.IsUnreachable(err) { // it may have been too large for its deadline
+			r.most = max(len(batch.attempts)/2, 1)
+		}
 		return r.retryLater(batch, err)
 	case len(batch.attempts) > 1:
 		return r.storeApart(batch, err)
@@ -290,7 +306,6 @@ func (r *Recorder) retryLater(batch *batch, err error) answer {
 		r.Health.Failed(err)
 	}
 	r.Health.Complain(context.Background(), "reports not stored", err, slog.Int("jobs", len(batch.attempts)))
-	r.tries++
 	r.resume = time.Now().Add(r.retry.Next())
 	return away
 }
@@ -350,10 +365,7 @@ func (r *Recorder) givesUp(a *Reports) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	locked := a.record.lockedSince
-	if r.CutOff() {
-		return r.tries >= 3 || !locked.IsZero()
-	}
-	return !locked.IsZero() && time.Since(locked) > lastPatience
+	return r.Settling.Err() != nil || !locked.IsZero() && time.Since(locked) > lastPatience
 }
 
 // read runs one read at a time, and repeats it while the database is unreachable and ctx lasts.

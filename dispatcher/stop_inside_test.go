@@ -1,0 +1,129 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// stuck answers no statement, or each with a lock timeout.
+type stuck struct{ locks bool }
+
+func (s stuck) wait(ctx context.Context) error {
+	var lock <-chan time.Time
+	if s.locks {
+		lock = time.After(2 * time.Second)
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-lock:
+		return &pgconn.PgError{Code: pgsession.LockNotAvailable}
+	}
+}
+
+func (s stuck) Exec(ctx context.Context, _ string, _ ...any) (pgconn.CommandTag, error) {
+	return pgconn.CommandTag{}, s.wait(ctx)
+}
+
+func (s stuck) Query(ctx context.Context, _ string, _ ...any) (pgx.Rows, error) {
+	return nil, s.wait(ctx)
+}
+
+func (s stuck) QueryRow(ctx context.Context, _ string, _ ...any) pgx.Row {
+	return stuckRow{s.wait(ctx)}
+}
+
+type stuckRow struct{ err error }
+
+func (r stuckRow) Scan(...any) error { return r.err }
+
+// Every handler behaves, and the database does not answer, or keeps all rows locked. The grace period is over while
+// statements are under way and settlers hold batches:
+//
+//	stop     grace period over    giveUpAfter            abandonAfter
+//	settle … no answer …          … ends; one try each   Run has returned nil
+//
+// Goroutines that went on would leak, with their connections.
+func TestAStopEndsThoughTheDatabaseIsStuck(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		locks bool
+		grace time.Duration
+	}{
+		"no answer": {false, 20 * time.Second}, "no answer, no grace period": {false, -1},
+		"locked": {true, 20 * time.Second}, "locked, no grace period": {true, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { stopWhileStuck(t, stuck{c.locks}, c.grace) })
+		})
+	}
+}
+
+func stopWhileStuck(t *testing.T, db stuck, grace time.Duration) {
+	mux := new(Mux)
+	var ran atomic.Int64
+	end := make(chan struct{})
+	Handle(mux, func(ctx context.Context, job *outbox.Job[tiny]) error {
+		switch ran.Add(1) % 3 {
+		case 0:
+			_ = job.Progress(ctx, 1, 2, "half")
+		case 1:
+			return errors.New("fails")
+		}
+		return nil
+	})
+	Handle(mux, func(ctx context.Context, _ *outbox.Job[small]) error { // runs when the stop begins
+		ran.Add(1)
+		<-end
+		return ctx.Err()
+	})
+	d, err := New(nil, mux, Config{GracePeriod: grace, PollInterval: time.Hour, FallbackPollInterval: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.compose(t.Context(), nil, nil)
+	d.process.health.leave = func(error) {}
+	statements := sqlgen.New(db)
+	d.db, d.recorder.DB, d.promoter.db = statements, statements, statements
+	d.settler.statements.db, d.settler.reporter.db, d.leases.db, d.leases.extending = statements, statements, statements, statements
+	q := d.queues[engine.DefaultQueue]
+	store := &memoryStore{routes: d.process.routes, waker: q.capacity.waker, recorder: d.recorder}
+	q.claimer.claims, q.db, q.workers.pause.db = store, store, store
+	for n := range 2 {
+		for _, key := range []string{"", "k"} {
+			store.addKeyed(numbered(n), 6, 0, key)
+			store.addOf(small{}.Kind(), numbered(n), 2, 0, key)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.work(ctx) }()
+	time.Sleep(9 * time.Second)
+	if n := ran.Load(); n != 32 {
+		t.Fatalf("%d handlers were called, want 32", n)
+	}
+	stop()
+	began := time.Now()
+	time.Sleep(time.Second)
+	close(end)
+	err = <-ended
+	if took := time.Since(began); err != nil || took > max(grace, 0)+abandonAfter {
+		t.Errorf("after %s: %v, want that all goroutines have ended", took, err)
+	}
+	if n := d.leases.count(); n != 0 {
+		t.Errorf("%d jobs are still held", n)
+	}
+}
