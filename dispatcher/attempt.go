@@ -94,8 +94,9 @@ func (a *attempt) begin(cancel context.CancelCauseFunc, now, extendUntil time.Ti
 	return a.stopCause == nil && now.Before(a.leaseUntil)
 }
 
-// over marks the handler as returned. An outcome is left, and its lease is extended until the database takes it.
-func (a *attempt) over() {
+// handlerReturned marks the handler as returned. An outcome is left, and its lease is extended until the database takes
+// it.
+func (a *attempt) handlerReturned() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.extendUntil = time.Time{}
@@ -125,10 +126,10 @@ func (a *attempt) extended(sent, until time.Time) (late bool) {
 //
 // The lease of a handler that goes on long after its time is over is not extended any more: it lapses, and the reaper
 // takes the job over.
-func (a *attempt) needsExtension(now time.Time, third time.Duration) bool {
+func (a *attempt) needsExtension(now time.Time, renewBelow time.Duration) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return clock.Elapsed(a.leaseUntil, now) >= -third && !errors.Is(a.stopCause, outbox.ErrLeaseLost) &&
+	return clock.Elapsed(a.leaseUntil, now) >= -renewBelow && !errors.Is(a.stopCause, outbox.ErrLeaseLost) &&
 		(a.extendUntil.IsZero() || now.Before(a.extendUntil))
 }
 
@@ -261,12 +262,12 @@ func JobContext(ctx context.Context, job *outbox.Claimed) context.Context {
 	if !ok {
 		return ctx
 	}
-	own, cancel := context.WithCancelCause(ctx)
+	jobCtx, cancel := context.WithCancelCause(ctx)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if cause := b.ended[job]; cause != nil {
 		cancel(cause)
 	}
 	b.cancels[job] = append(b.cancels[job], cancel)
-	return own
+	return jobCtx
 }

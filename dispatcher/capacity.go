@@ -39,11 +39,11 @@ func (c *capacity) prefetch() int {
 	if mean == 0 || c.limited.Load() {
 		return 0
 	}
-	return int(min(int64(c.concurrency)*int64(prefetchTime)/mean, maxPrefetch, c.fits()))
+	return int(min(int64(c.concurrency)*int64(prefetchTime)/mean, maxPrefetch, c.maxBySize()))
 }
 
-// fits returns how many jobs of the average size may be claimed together within claimBytes.
-func (c *capacity) fits() int64 { return max(int64(c.claimBytes)/max(c.meanSize.Load(), 1), 1) }
+// maxBySize returns how many jobs of the average size may be claimed together within claimBytes.
+func (c *capacity) maxBySize() int64 { return max(int64(c.claimBytes)/max(c.meanSize.Load(), 1), 1) }
 
 // room returns how many jobs to claim now. It is 0 until a batch is worth a round trip.
 func (c *capacity) room() int {
@@ -61,7 +61,7 @@ func (c *capacity) room() int {
 // most returns how many jobs the next claim may bring: what one statement may move, less the outcomes that the database
 // refuses for now. This process still holds their jobs in memory. If a trigger refuses the outcomes of a kind, they
 // would otherwise grow without bound, one run after another. A few of them, whose rows are locked, stop no claim.
-func (c *capacity) most() int { return max(min(maxBatch, int(c.fits()))-int(c.refused.Load()), 0) }
+func (c *capacity) most() int { return max(min(maxBatch, int(c.maxBySize()))-int(c.refused.Load()), 0) }
 
 // places returns what there is room for now. waiting is how many jobs of tenants that hold few wait for a worker.
 func (c *capacity) places(waiting int) scheduler.Places {

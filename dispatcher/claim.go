@@ -123,7 +123,7 @@ func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, wi
 			c.sched.Failed(keyed, r.front, took)
 		}
 		c.keyed.putBack(offers)
-		c.keyed.reach = min(c.keyed.reach, maxBatch) // it may have looked at too many
+		c.keyed.lookahead = min(c.keyed.lookahead, maxBatch) // it may have looked at too many
 		return b
 	case plan.Probe:
 		return b
@@ -132,7 +132,7 @@ func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, wi
 	looked := len(b.claimed)
 	if keyed {
 		looked, b.extent.Locked = int(b.tally.looked), b.tally.passed > 0
-		b.extent.More = c.keyed.note(b.tally, len(b.claimed), r.room, r.reaches)
+		b.extent.More = c.keyed.note(b.tally, len(b.claimed), r.room, r.lookaheads)
 		c.sched.PauseKeyed(b.ended, len(plan.Plain) > 0 && len(b.claimed) < r.room/4)
 	}
 	c.sched.Cost(keyed, r.front, b.ended, took, looked)

@@ -32,8 +32,8 @@ type claimRequest struct {
 	limits  bool // the caller has checked the queue's limits, and room is what they leave
 
 	// The following fields are set only if keyed.
-	reaches []int32       // how many jobs of each share the claim looks at
-	offered []pgtype.UUID // offered jobs that it looks at besides
+	lookaheads []int32       // how many jobs of each share the claim looks at
+	offered    []pgtype.UUID // offered jobs that it looks at besides
 }
 
 // offer is a promoted job, which a claim finds by its id.
@@ -103,7 +103,7 @@ func (c *claims) claim(ctx context.Context, db querier, r claimRequest) *claimBa
 	switch {
 	case r.keyed:
 		rows, _ = db.Query(ctx, sqlgen.ClaimKeyedJobs, c.worker, pgvalue.Interval(c.leaseTTL), p.tenants, p.quotas,
-			r.reaches,
+			r.lookaheads,
 			p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, r.kinds, r.offered, int32(r.room), c.queue,
 			r.limits)
 	case c.streams.Load():

@@ -27,12 +27,12 @@ import (
 
 // Dispatcher works the queues of one process. Make it with [New].
 type Dispatcher struct {
-	process    *process
-	config     Config
-	user       *pgxpool.Pool     // reset on failover, together with the dispatcher's own pools
-	deathHooks map[string]string // maps each kind that dies to the kind of its hook
-	own        chan struct{}     // one slot: the attached producer has committed a job
-	started    atomic.Bool
+	process      *process
+	config       Config
+	user         *pgxpool.Pool     // reset on failover, together with the dispatcher's own pools
+	deathHooks   map[string]string // maps each kind that dies to the kind of its hook
+	producerWake chan struct{}     // one slot: the attached producer has committed a job
+	started      atomic.Bool
 
 	// Made by Run.
 	giveUp   context.CancelFunc // ends process.settling
@@ -72,9 +72,9 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 
 			settling: context.Background(),
 		},
-		config: config,
-		user:   pool,
-		own:    make(chan struct{}, 1),
+		config:       config,
+		user:         pool,
+		producerWake: make(chan struct{}, 1),
 	}
 	d.deathHooks = mux.deathHooks()
 	for name, queue := range config.Queues {
@@ -99,7 +99,7 @@ func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool)
 	d.composeParts(pool, sqlgen.New(extending))
 	d.recorder = report.NewRecorder(report.Config{
 		DB: d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, Bound: p.boundSettling, Settling: p.settling,
-		Over: func(a report.Owner) { d.settler.ended <- a.(*attempt) },
+		OnDone: func(a report.Owner) { d.settler.ended <- a.(*attempt) },
 	})
 	d.queues = make(map[string]*loop, len(d.config.Queues))
 	for name, config := range d.config.Queues {

@@ -70,11 +70,11 @@ func (i *Inline) Work(ctx context.Context, f InlineFlow) ([]InlineEnd, error) {
 	if r == nil {
 		return nil, fmt.Errorf("dispatcher: kind %q has no handler", f.Kind)
 	}
-	var over []*attempt
+	var reported []*attempt
 	recorder := report.NewRecorder(report.Config{
 		DB: i.d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, Bound: p.boundSettling,
 		Settling: p.settling,
-		Over:     func(a report.Owner) { over = append(over, a.(*attempt)) },
+		OnDone:   func(a report.Owner) { reported = append(reported, a.(*attempt)) },
 	})
 	claimed, err := i.claim(ctx, f, r, recorder)
 	if err != nil || len(claimed) == 0 {
@@ -95,7 +95,7 @@ func (i *Inline) Work(ctx context.Context, f InlineFlow) ([]InlineEnd, error) {
 	}
 	recorder.Stop()
 	<-stored
-	if err := i.settle(append(ended, over...)); err != nil {
+	if err := i.settle(append(ended, reported...)); err != nil {
 		return nil, err
 	}
 	ends := make([]InlineEnd, len(claimed))
@@ -118,7 +118,8 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 			Tenant: &scheduler.Tenant{ID: f.Tenant}, Cursors: []*scheduler.Cursor{cursor},
 			Quota: room,
 		}},
-		reaches: []int32{int32(max(room, minReach))}, front: true, kinds: []string{f.Kind}, room: room, limits: true,
+		lookaheads: []int32{int32(max(room, minLookahead))},
+		front:      true, kinds: []string{f.Kind}, room: room, limits: true,
 	}
 	claims := &claims{
 		process: i.d.process, queue: f.Queue, trust: i.d.leases.trust, waker: newWaker(),

@@ -14,8 +14,8 @@ import (
 // keyedClaims holds what a queue's claim loop knows about its jobs with a key, besides their cursors. The claiming
 // statement (outbox.claim_keyed) decides under the lock on the key's row which of them may run, and blocks the others.
 type keyedClaims struct {
-	reach int  // candidates that the next claim looks at, at least
-	fits  bool // all candidates of the last claim could run
+	lookahead int  // candidates that the next claim looks at, at least
+	allTaken  bool // all candidates of the last claim could run
 
 	mu     sync.Mutex
 	offers map[outbox.ID][]offer // jobs promoted by this process, by tenant: no claim has to search for them
@@ -23,11 +23,11 @@ type keyedClaims struct {
 }
 
 const (
-	minReach = 64
-	// maxReach applies to claims that pass by all their candidates, because another transaction has locked the jobs or
-	// the row of their key for as long as it lasts: the jobs behind them are free. Other claims look at maxBatch at
+	minLookahead = 64
+	// maxLookahead applies to claims that pass by all their candidates, because another transaction has locked the jobs
+	// or the row of their key for as long as it lasts: the jobs behind them are free. Other claims look at maxBatch at
 	// most.
-	maxReach = 8 * maxBatch
+	maxLookahead = 8 * maxBatch
 	// maxLooks is the number of claims without success after which an offered job is forgotten. If it is still due, it
 	// was behind others each time, and a claim from the front finds it; most such jobs have been taken by another
 	// process.
@@ -35,7 +35,7 @@ const (
 )
 
 func newKeyedClaims() *keyedClaims {
-	return &keyedClaims{reach: minReach, offers: map[outbox.ID][]offer{}}
+	return &keyedClaims{lookahead: minLookahead, offers: map[outbox.ID][]offer{}}
 }
 
 // offer adds a job that is due now. Any goroutine may call it.
@@ -91,43 +91,43 @@ func (k *keyedClaims) putBack(taken map[outbox.ID][]offer) {
 func (k *keyedClaims) aim(r *claimRequest, probe bool) (taken map[outbox.ID][]offer) {
 	taken = map[outbox.ID][]offer{}
 	for _, share := range r.shares {
-		reach := 2 * share.Quota
-		if k.fits { // looking at jobs that are not taken is wasted work
-			reach = share.Quota + share.Quota/8
+		lookahead := 2 * share.Quota
+		if k.allTaken { // looking at jobs that are not taken is wasted work
+			lookahead = share.Quota + share.Quota/8
 		}
-		reach = min(max(reach, k.reach*share.Quota/r.room, scheduler.Sparse), max(k.reach, maxBatch))
+		lookahead = min(max(lookahead, k.lookahead*share.Quota/r.room, scheduler.Sparse), max(k.lookahead, maxBatch))
 		if !probe {
-			of := k.takeOffers(share.Tenant.ID, reach)
+			of := k.takeOffers(share.Tenant.ID, lookahead)
 			taken[share.Tenant.ID] = of
 			for _, o := range of {
 				r.offered = append(r.offered, o.id)
 			}
 		}
-		r.reaches = append(r.reaches, int32(reach))
+		r.lookaheads = append(r.lookaheads, int32(lookahead))
 	}
 	return taken
 }
 
-// note adjusts the reach of the next claim: when many jobs of a few keys are at the front, one claim blocks them in
+// note adjusts the lookahead of the next claim: when many jobs of a few keys are at the front, one claim blocks them in
 // bulk. It reports whether there may be due jobs that this claim did not look at. Nobody counts by tenant, so if jobs
-// were blocked, those may be all that the claim looked at for the tenant with the shortest reach.
-func (k *keyedClaims) note(done tally, claimed, room int, reaches []int32) (more bool) {
+// were blocked, those may be all that the claim looked at for the tenant with the shortest lookahead.
+func (k *keyedClaims) note(done tally, claimed, room int, lookaheads []int32) (more bool) {
 	looked, passedAll := int(done.looked), done.passed == done.looked
-	nearest, reach := int(slices.Min(reaches)), int(slices.Max(reaches))
-	k.fits = done.blocked == 0 && done.passed == 0
+	nearest, lookahead := int(slices.Min(lookaheads)), int(slices.Max(lookaheads))
+	k.allTaken = done.blocked == 0 && done.passed == 0
 	switch {
 	case claimed >= room || claimed > looked/2:
-		k.reach = minReach
-	case looked >= reach && passedAll:
-		if k.reach < maxReach {
-			k.reach = min(2*max(k.reach, reach), maxReach)
+		k.lookahead = minLookahead
+	case looked >= lookahead && passedAll:
+		if k.lookahead < maxLookahead {
+			k.lookahead = min(2*max(k.lookahead, lookahead), maxLookahead)
 			return true
 		}
-	case looked >= reach && claimed < looked/4:
-		k.reach = min(2*reach, maxBatch)
+	case looked >= lookahead && claimed < looked/4:
+		k.lookahead = min(2*lookahead, maxBatch)
 	case !passedAll:
-		k.reach = min(k.reach, maxBatch)
+		k.lookahead = min(k.lookahead, maxBatch)
 	}
-	return done.promoted > 0 || claimed >= room || looked >= reach && claimed > 0 ||
+	return done.promoted > 0 || claimed >= room || looked >= lookahead && claimed > 0 ||
 		looked >= nearest && done.blocked > 0
 }

@@ -27,19 +27,19 @@ func TestAClaimOfKeysLooksAsFarAsItHasTo(t *testing.T) {
 	}{
 		{0, 100, 200, 200, 0, 400, true},
 		{10, 100, 400, 390, 0, 800, true},
-		{100, 100, 800, 0, 0, minReach, true},
-		{90, 100, 112, 22, 0, minReach, true},
+		{100, 100, 800, 0, 0, minLookahead, true},
+		{90, 100, 112, 22, 0, minLookahead, true},
 		{10, 100, 200, 190, 0, 400, true},
 		{0, 100, maxBatch, maxBatch, 0, maxBatch, true},
 		{0, 100, maxBatch, 0, maxBatch, 2 * maxBatch, true},  // what lies behind the locked ones is looked at, too,
 		{0, 100, 2 * maxBatch, 0, maxBatch, maxBatch, false}, // and no more where there is anything else
-		{0, 100, 6 * maxBatch, 0, 6 * maxBatch, maxReach, true},
-		{0, 100, maxReach, 0, maxReach, maxReach, false},
-		{100, 100, maxReach, 0, 200, minReach, true},
+		{0, 100, 6 * maxBatch, 0, 6 * maxBatch, maxLookahead, true},
+		{0, 100, maxLookahead, 0, maxLookahead, maxLookahead, false},
+		{100, 100, maxLookahead, 0, 200, minLookahead, true},
 	} {
 		more := k.note(tally{looked: int32(step.looked), blocked: step.blocked, passed: step.passed}, step.claimed, step.room, []int32{int32(step.looked)})
-		if k.reach != step.want || k.fits != (step.blocked+step.passed == 0) || more != step.more {
-			t.Errorf("after %+v: reach = %d, fits = %v, more = %v", step, k.reach, k.fits, more)
+		if k.lookahead != step.want || k.allTaken != (step.blocked+step.passed == 0) || more != step.more {
+			t.Errorf("after %+v: reach = %d, fits = %v, more = %v", step, k.lookahead, k.allTaken, more)
 		}
 	}
 	// All jobs of one tenant that the claim looked at may be blocked, although it could have looked at more of

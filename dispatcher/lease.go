@@ -117,9 +117,9 @@ func (l *leases) due(now time.Time) []*attempt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var due []*attempt
-	third := l.trust - l.ttl/3
+	renewBelow := l.trust - l.ttl/3 // remaining trust at which an extension is due
 	for a := range l.held {
-		if a.needsExtension(now, third) {
+		if a.needsExtension(now, renewBelow) {
 			due = append(due, a)
 		}
 	}

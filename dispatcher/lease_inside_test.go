@@ -20,7 +20,7 @@ import (
 func TestASuspendedMachineExtendsItsLeasesAtOnce(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	soon, third := now.Add(2*time.Second), 36*time.Second
+	soon, renewBelow := now.Add(2*time.Second), 36*time.Second
 	for name, c := range map[string]struct {
 		now  time.Time
 		want bool
@@ -33,7 +33,7 @@ func TestASuspendedMachineExtendsItsLeasesAtOnce(t *testing.T) {
 		"suspended in a blip": {clocktest.Suspended(soon, time.Second), false},
 	} {
 		a := &attempt{leaseUntil: now.Add(54 * time.Second)}
-		if got := a.needsExtension(c.now, third); got != c.want {
+		if got := a.needsExtension(c.now, renewBelow); got != c.want {
 			t.Errorf("%s: the lease needs to be extended: %t, want %t", name, got, c.want)
 		}
 		if a.lapsed(c.now) {

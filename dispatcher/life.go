@@ -215,7 +215,7 @@ func (d *Dispatcher) Attach(p *outbox.Producer) (detach func()) {
 // queue paces wake-ups that find nothing. A call of wake is answered at once, as long as such calls find jobs.
 func (d *Dispatcher) wake() {
 	select {
-	case d.own <- struct{}{}:
+	case d.producerWake <- struct{}{}:
 	default: // an earlier call has not been answered yet
 	}
 }
@@ -228,7 +228,7 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.own:
+		case <-d.producerWake:
 			own = true
 		case _, open := <-others:
 			if !open {
@@ -239,7 +239,7 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 		d.leases.poke()
 		for _, q := range d.queues {
 			if own {
-				q.pace.own.Store(true)
+				q.pace.producerWoke.Store(true)
 			}
 			q.capacity.poke()
 		}

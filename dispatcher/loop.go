@@ -69,9 +69,9 @@ func (l *loop) run(ctx context.Context) {
 			}
 		case now := <-wait.C:
 			l.metrics.polls.Inc()
-			l.sched.Timer(now)
+			l.sched.SleepEnded(now)
 		}
-		own := l.pace.own.Swap(false)
+		producerWoke := l.pace.producerWoke.Swap(false)
 		l.claimed = 0
 		next, err := l.drain(ctx)
 		for err != nil && ctx.Err() == nil {
@@ -81,11 +81,11 @@ func (l *loop) run(ctx context.Context) {
 				return
 			}
 			away := l.returnOrphans(ctx) != nil // if so small a statement fails, too
-			l.sched.SettleFailure(away)
+			l.sched.ChargeFailure(away)
 			l.sched.Woken()
 			next, err = l.drain(ctx)
 		}
-		if own {
+		if producerWoke {
 			l.pace.ownFinds.Store(l.claimed > 0)
 		}
 		retry.Reset()
@@ -129,7 +129,7 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 			continue
 		}
 		if plan.Empty() {
-			l.capacity.hungry.Store(l.sched.Waits() || l.keyed.offered() > 0)
+			l.capacity.hungry.Store(l.sched.MayHaveDue() || l.keyed.offered() > 0)
 			if plan = l.plan(); plan.Empty() { // workers that made room before the flag was set have poked nobody
 				return l.sleep(), nil
 			}
@@ -256,8 +256,8 @@ func (l *loop) claimProbe(ctx context.Context, kind string) (n int, err error) {
 // reports whether there is something to claim.
 func (l *loop) survey(ctx context.Context) (found bool, err error) {
 	s, started := l.sched, time.Now()
-	search := s.Searches(started)
-	p := sqlgen.SurveyQueueParams{Queue: l.queue, Since: s.SurveyAfter(), MaxNew: scheduler.MaxNewFlows}
+	search := s.ShouldSearch(started)
+	p := sqlgen.SurveyQueueParams{Queue: l.queue, Since: s.LastSurveyAt(), MaxNew: scheduler.MaxNewFlows}
 	tenants, priorities := s.Known(false)
 	keyedTenants, keyedPriorities := s.Known(true)
 	p.TenantIds, p.Priorities, p.KeyedTenantIds, p.KeyedPriorities = pgIDs(tenants), priorities, pgIDs(keyedTenants),

@@ -346,7 +346,7 @@ func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
 		r.sleep(time.Second) // the look at the start would find the first job, and the wake-up nothing
 		wake := func(jobs int) {
 			r.add(outbox.RootTenant, jobs, 0)
-			r.pace.own.Store(true)
+			r.pace.producerWoke.Store(true)
 			r.capacity.poke()
 			r.sleep(time.Second)
 		}

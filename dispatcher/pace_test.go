@@ -26,7 +26,7 @@ func (q *paced) look(ctx context.Context) bool { return q.wait(ctx, q.found, q.w
 
 // wakeOwn does what Wake leads to.
 func (q *paced) wakeOwn() {
-	q.own.Store(true)
+	q.producerWoke.Store(true)
 	q.poke()
 }
 

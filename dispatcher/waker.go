@@ -52,10 +52,10 @@ func (w *waker) jobEnded() {
 // jobs after they have been claimed. But the producer's jobs may all be for other processes; then its wake-ups take
 // tokens like any other, until one finds something.
 type pace struct {
-	own      atomic.Bool // the attached producer has woken the queue, and the loop has not looked since
-	ownFinds atomic.Bool // the last look after such a wake-up found jobs
-	tokens   float64     // used by the claim loop only
-	counted  time.Time   // when tokens was last computed; used by the claim loop only
+	producerWoke atomic.Bool // the attached producer has woken the queue, and the loop has not looked since
+	ownFinds     atomic.Bool // the last look after such a wake-up found jobs
+	tokens       float64     // used by the claim loop only
+	counted      time.Time   // when tokens was last computed; used by the claim loop only
 }
 
 const (
@@ -94,4 +94,4 @@ func (p *pace) wait(ctx context.Context, found bool, wake <-chan struct{}) bool 
 	}
 }
 
-func (p *pace) atOnce() bool { return p.ownFinds.Load() && p.own.Load() }
+func (p *pace) atOnce() bool { return p.ownFinds.Load() && p.producerWoke.Load() }

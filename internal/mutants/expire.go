@@ -168,7 +168,7 @@ var expire = []Mutant{
 		Name:      "a front that is too far is tried again for ever",
 		Breaks:    "behind more dead entries than a claim can read, a new process starts nothing",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
-		Edits:     []Edit{{"dispatcher/internal/scheduler.cursors.tooMuch", `cs.reach = nearFront`, `_ = nearFront`}},
+		Edits:     []Edit{{"dispatcher/internal/scheduler.cursors.tooMuch", `cs.frontAge = nearFront`, `_ = nearFront`}},
 		Checks:    []Check{test("dispatcher/internal/scheduler", "TestAFrontThatIsTooFarIsBroughtNear", "after a claim that did not end")},
 	},
 	{

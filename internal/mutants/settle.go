@@ -9,7 +9,7 @@ var settle = []Mutant{
 		Name:      "an outcome keeps no lease",
 		Breaks:    "a job whose outcome the database does not take yet is carried out again",
 		Invariant: "Fenced",
-		Edits:     []Edit{{"dispatcher.attempt.over", `a.extendUntil = time.Time{}`, `_ = a.extendUntil`}},
+		Edits:     []Edit{{"dispatcher.attempt.handlerReturned", `a.extendUntil = time.Time{}`, `_ = a.extendUntil`}},
 		Checks:    []Check{test("dispatcher", "TestARefusedOutcomeKeepsItsLease", "has lapsed")},
 	},
 	{

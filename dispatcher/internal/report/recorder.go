@@ -23,7 +23,7 @@ const (
 	recordBytes    = 4 << 20                // bytes of reports in a statement
 	recordPatience = 3 * time.Second        // of a handler that waits for a job whose row is locked
 	lastPatience   = 30 * time.Second       // of an attempt that is over, with any lock
-	overBatch      = 2000                   // attempts that are over, before others
+	endedBatch     = 2000                   // attempts that are over, before others
 )
 
 // Conns is how many connections a recorder uses: one writes, one reads.
@@ -53,7 +53,7 @@ type Config struct {
 	// Bound returns the context of a statement that stores.
 	Bound    func() (context.Context, context.CancelFunc)
 	Settling context.Context // while it lasts, reports that are not stored are tried again
-	Over     func(Owner)     // takes an attempt that is over, after its last report is stored
+	OnDone   func(Owner)     // takes an attempt that is over, after its last report is stored
 }
 
 // Recorder stores what the attempts of this process report: everything that there is to store in one statement, and one
@@ -80,7 +80,7 @@ type Recorder struct {
 func NewRecorder(c Config) *Recorder {
 	return &Recorder{
 		Config:  c,
-		ended:   make(chan *Reports, overBatch),
+		ended:   make(chan *Reports, endedBatch),
 		wake:    make(chan struct{}, 1),
 		reading: make(chan struct{}, 1),
 		dirty:   map[*Reports]struct{}{},
@@ -146,25 +146,25 @@ func (r *Recorder) take(now time.Time) (due []*Reports, wait time.Duration) {
 
 // Run stores reports until Stop is called, and then the last ones.
 func (r *Recorder) Run() {
-	var over []*Reports // whose last reports are not stored yet
+	var ended []*Reports // whose last reports are not stored yet
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	defer context.AfterFunc(r.Settling, r.lookAgain)() // Run may be waiting for another try
-	for in := r.ended; in != nil || len(over) > 0; {
-		over, in = receive(over, in)
+	for in := r.ended; in != nil || len(ended) > 0; {
+		ended, in = receive(ended, in)
 		due, wait := r.take(time.Now())
 		// An attempt that is over comes, or has come, through the channel: it must not be in one statement twice.
-		due = slices.DeleteFunc(due, (*Reports).isOver)
+		due = slices.DeleteFunc(due, (*Reports).hasEnded)
 		if !time.Now().Before(r.resume) || r.Settling.Err() != nil {
-			due = append(due, over...)
+			due = append(due, ended...)
 		}
 		if len(due) == 0 {
-			if in == nil && len(over) == 0 { // closed during a store
+			if in == nil && len(ended) == 0 { // closed during a store
 				return
 			}
 			timer.Reset(wait)
 			more := in
-			if len(over) >= overBatch {
+			if len(ended) >= endedBatch {
 				more = nil // their attempts wait in the channel, and then their workers do
 			}
 			select {
@@ -172,7 +172,7 @@ func (r *Recorder) Run() {
 				if !open {
 					in = nil
 				} else {
-					over = append(over, a)
+					ended = append(ended, a)
 				}
 			case <-r.wake:
 			case <-timer.C:
@@ -180,27 +180,27 @@ func (r *Recorder) Run() {
 			continue
 		}
 		r.store(due)
-		over = r.handOn(over)
-		if len(over) > 0 && !time.Now().Before(r.resume) { // locked rows, not an outage
+		ended = r.handOn(ended)
+		if len(ended) > 0 && !time.Now().Before(r.resume) { // locked rows, not an outage
 			r.resume = time.Now().Add(recordInterval / 10)
 		}
 	}
 }
 
-// receive takes attempts from the channel, as long as over has room.
-func receive(over []*Reports, in chan *Reports) ([]*Reports, chan *Reports) {
-	for in != nil && len(over) < overBatch {
+// receive takes attempts from the channel, as long as ended has room.
+func receive(ended []*Reports, in chan *Reports) ([]*Reports, chan *Reports) {
+	for in != nil && len(ended) < endedBatch {
 		select {
 		case a, open := <-in:
 			if !open {
-				return over, nil
+				return ended, nil
 			}
-			over = append(over, a)
+			ended = append(ended, a)
 		default:
-			return over, in
+			return ended, in
 		}
 	}
-	return over, in
+	return ended, in
 }
 
 // store stores the reports of attempts in as many statements as their size requires. It puts back those that have more
@@ -225,8 +225,8 @@ func (r *Recorder) store(due []*Reports) {
 }
 
 func (r *Recorder) putBack(a *Reports) {
-	left, over := a.leftToStore()
-	if !left || over {
+	left, ended := a.leftToStore()
+	if !left || ended {
 		return
 	}
 	r.mu.Lock()
@@ -343,8 +343,8 @@ func (r *Recorder) apply(batch *batch, rows []sqlgen.RecordReportsRow) {
 
 // handOn sends attempts that have nothing left to store to the settler, and also those whose last reports cannot be
 // stored: they lose these reports, not their outcome. It returns the others.
-func (r *Recorder) handOn(over []*Reports) (kept []*Reports) {
-	for _, a := range over {
+func (r *Recorder) handOn(ended []*Reports) (kept []*Reports) {
+	for _, a := range ended {
 		left, _ := a.leftToStore()
 		switch {
 		case !left:
@@ -356,7 +356,7 @@ func (r *Recorder) handOn(over []*Reports) (kept []*Reports) {
 			kept = append(kept, a)
 			continue
 		}
-		r.Over(a.Owner)
+		r.OnDone(a.Owner)
 	}
 	return kept
 }

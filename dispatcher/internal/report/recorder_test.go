@@ -47,8 +47,8 @@ func recording(t *testing.T, db *slow, drive func(end func(n int), settled *atom
 		var settled atomic.Int64
 		r := NewRecorder(Config{
 			DB: db, Health: unwatched{}, Log: slog.New(slog.DiscardHandler), Settling: t.Context(),
-			Bound: func() (context.Context, context.CancelFunc) { return context.WithTimeout(t.Context(), 5*time.Second) },
-			Over:  func(Owner) { settled.Add(1) },
+			Bound:  func() (context.Context, context.CancelFunc) { return context.WithTimeout(t.Context(), 5*time.Second) },
+			OnDone: func(Owner) { settled.Add(1) },
 		})
 		var running sync.WaitGroup
 		running.Go(r.Run)
@@ -86,11 +86,11 @@ func TestAStatementWithoutAnAnswerBecomesSmaller(t *testing.T) {
 func TestAttemptsThatEndInAnOutageAreBounded(t *testing.T) {
 	db := new(slow)
 	recording(t, db, func(end func(int), settled *atomic.Int64) {
-		const most = 2*overBatch + 1 // in over, in the channel, and one whose worker waits
+		const most = 2*endedBatch + 1 // with Run, in the channel, and one whose worker waits
 		var ended atomic.Int64
 		var workers sync.WaitGroup
 		workers.Go(func() {
-			for range 3 * overBatch {
+			for range 3 * endedBatch {
 				end(1)
 				ended.Add(1)
 			}
@@ -102,8 +102,8 @@ func TestAttemptsThatEndInAnOutageAreBounded(t *testing.T) {
 		db.most.Store(recordBatch)
 		workers.Wait()
 		time.Sleep(5 * time.Minute)
-		if n := settled.Load(); n != 3*overBatch {
-			t.Errorf("%d attempts were handed on, want %d", n, 3*overBatch)
+		if n := settled.Load(); n != 3*endedBatch {
+			t.Errorf("%d attempts were handed on, want %d", n, 3*endedBatch)
 		}
 	})
 }

@@ -38,7 +38,7 @@ type Reports struct {
 
 	mu     sync.Mutex
 	record *record // nil if there is nothing yet
-	over   bool    // no more reports are accepted
+	ended  bool    // no more reports are accepted
 }
 
 // Begin initializes r, which is zero, with an attempt at the job.
@@ -205,7 +205,7 @@ func (a *Reports) note(urgent bool, change func(*record)) (revision int64, err e
 		return 0, outbox.ErrLeaseLost
 	}
 	a.mu.Lock()
-	if a.over {
+	if a.ended {
 		a.mu.Unlock()
 		return 0, errAttemptOver
 	}
@@ -255,7 +255,7 @@ func (a *Reports) noteDurably(ctx context.Context, change func(*record)) error {
 // on afterwards, and reports true.
 func (a *Reports) End() (left bool) {
 	a.mu.Lock()
-	a.over = true
+	a.ended = true
 	left = a.record != nil && a.record.revision > a.record.stored
 	a.mu.Unlock()
 	if left {
@@ -265,17 +265,17 @@ func (a *Reports) End() (left bool) {
 	return left
 }
 
-func (a *Reports) isOver() bool {
+func (a *Reports) hasEnded() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.over
+	return a.ended
 }
 
 // leftToStore reports whether there is anything to store, and whether the attempt is over.
-func (a *Reports) leftToStore() (left, over bool) {
+func (a *Reports) leftToStore() (left, ended bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.record.revision > a.record.stored, a.over
+	return a.record.revision > a.record.stored, a.ended
 }
 
 // drop forgets the reports up to a revision, because they are stored (err is nil) or never will be. Handlers that wait

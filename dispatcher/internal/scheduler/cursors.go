@@ -90,13 +90,13 @@ func (p Position) Before(other Position) bool {
 // have lapsed.
 //
 // If there are so many dead entries that no claim from the front ends in time, the front is moved near: it becomes a
-// time, reach before the last survey, and moves back with each claim that ends.
+// time, frontAge before the last survey, and moves back with each claim that ends.
 type cursors struct {
-	sorted []*Cursor     // by tenant, then by priority, the highest first
-	front  budget        // for claims from the front
-	reach  time.Duration // how far back the front is; 0 means the first entry
-	behind bool          // the last claim began elsewhere than at the front, or the front is not the first entry
-	costs  expected      // of claims from the cursors
+	sorted   []*Cursor     // by tenant, then by priority, the highest first
+	front    budget        // for claims from the front
+	frontAge time.Duration // how far back the front is; 0 means the first entry
+	behind   bool          // the last claim began elsewhere than at the front, or the front is not the first entry
+	costs    expected      // of claims from the cursors
 }
 
 const LockedRetry = 5 * time.Millisecond
@@ -238,9 +238,9 @@ func previousID(id outbox.ID) (outbox.ID, bool) {
 }
 
 const (
-	nearFront   = time.Minute
-	reachGrowth = 4
-	farFront    = 365 * 24 * time.Hour // beyond it the front is the first entry again
+	nearFront = time.Minute
+	ageGrowth = 4
+	farFront  = 365 * 24 * time.Hour // beyond it the front is the first entry again
 )
 
 // tooMuch notes that a claim did not end in time. It only concerns claims that began at the front: with front, or
@@ -248,22 +248,22 @@ const (
 func (cs *cursors) tooMuch(front bool) {
 	switch {
 	case !front && !slices.ContainsFunc(cs.sorted, func(c *Cursor) bool { return c.At.RunAt.IsZero() }):
-	case cs.reach == 0:
-		cs.reach = nearFront
+	case cs.frontAge == 0:
+		cs.frontAge = nearFront
 	default:
-		cs.reach = max(cs.reach/(reachGrowth*reachGrowth), lateCommit)
+		cs.frontAge = max(cs.frontAge/(ageGrowth*ageGrowth), lateCommit)
 	}
 }
 
 // cost records the time of a claim that looked at this many jobs. A claim from the front is expensive if it takes more
 // than twice as long as one from the cursors.
 func (cs *cursors) cost(front bool, now time.Time, took time.Duration, jobs int) {
-	cs.behind = !front || cs.reach > 0
+	cs.behind = !front || cs.frontAge > 0
 	if front {
 		cs.front.spend(now, took-2*cs.costs.of(jobs))
 		cs.costs.lower(took, jobs)
-		if cs.reach *= reachGrowth; cs.reach > farFront {
-			cs.reach = 0
+		if cs.frontAge *= ageGrowth; cs.frontAge > farFront {
+			cs.frontAge = 0
 		}
 	} else {
 		cs.costs.learn(took, jobs)

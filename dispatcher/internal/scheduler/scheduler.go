@@ -32,7 +32,7 @@ type Scheduler struct {
 	served       outbox.ID // the tenant whose turn was last
 	concurrency  int
 
-	keyedPause time.Time // until then jobs with a key leave the room to the others
+	keyedPausedUntil time.Time // until then jobs with a key leave the room to the others
 
 	search   budget             // of surveys that look for tenants and priorities without a cursor
 	searched bool               // the last survey looked for these
@@ -203,7 +203,7 @@ func (s *Scheduler) waiting(now time.Time, offered []outbox.ID) (all []claimant)
 			w.plain = append(w.plain, c)
 		}
 	}
-	if len(all) == 0 || !now.Before(s.keyedPause) {
+	if len(all) == 0 || !now.Before(s.keyedPausedUntil) {
 		for _, c := range s.keyed.sorted {
 			if c.state != drained {
 				w := add(c.Tenant, c.state == due)
@@ -224,6 +224,8 @@ func (s *Scheduler) waiting(now time.Time, offered []outbox.ID) (all []claimant)
 	return slices.Concat(all[turn:], all[:turn])
 }
 
+// Tenant returns the record of a tenant, and creates it if necessary. When there are too many records, it first drops
+// those of tenants that have no jobs in hand and have not claimed for shareTime.
 func (s *Scheduler) Tenant(id outbox.ID, now time.Time) *Tenant {
 	t := s.tenants[id]
 	if t == nil {
@@ -240,7 +242,7 @@ func (s *Scheduler) Tenant(id outbox.ID, now time.Time) *Tenant {
 	return t
 }
 
-// Several reports whether more than one tenant has ever used the queue.
+// Several reports whether more than one tenant is known.
 func (s *Scheduler) Several() bool { return len(s.tenants) > 1 }
 
 // shared reports whether tenants share the queue now, or have recently. Where no program names tenants, only root uses
@@ -420,8 +422,8 @@ func (s *Scheduler) AtFront(keyed bool, now time.Time) bool {
 
 // Front returns where claims from the front begin now.
 func (s *Scheduler) Front(keyed bool) (at Position) {
-	if reach := s.cursors(keyed).reach; reach > 0 && s.since.Valid {
-		at.RunAt = s.since.Time.Add(-reach)
+	if age := s.cursors(keyed).frontAge; age > 0 && s.since.Valid {
+		at.RunAt = s.since.Time.Add(-age)
 	}
 	return at
 }
@@ -434,13 +436,13 @@ func (s *Scheduler) Cost(keyed, front bool, now time.Time, took time.Duration, j
 // PauseKeyed makes jobs with a key leave the room to jobs without one for a while, if there are any: a claim that gets
 // one or two jobs with a key would delay thousands of the others. A failed claim of theirs has the same effect.
 func (s *Scheduler) PauseKeyed(now time.Time, pause bool) {
-	if s.keyedPause = (time.Time{}); pause {
-		s.keyedPause = now.Add(keyedPause)
+	if s.keyedPausedUntil = (time.Time{}); pause {
+		s.keyedPausedUntil = now.Add(keyedPause)
 	}
 }
 
-// SurveyAfter returns the database's time of the last survey; NULL before the first.
-func (s *Scheduler) SurveyAfter() pgtype.Timestamptz { return s.since }
+// LastSurveyAt returns the database's time of the last survey; NULL before the first.
+func (s *Scheduler) LastSurveyAt() pgtype.Timestamptz { return s.since }
 
 // Known returns the flows with a cursor.
 func (s *Scheduler) Known(keyed bool) (tenants []outbox.ID, priorities []int16) {
@@ -498,9 +500,9 @@ func (s *Scheduler) StartFromFront() {
 	s.Woken()
 }
 
-// Timer notes that the queue has slept as long as Sleep returned: either jobs have become due, or it is time to look at
-// every flow.
-func (s *Scheduler) Timer(now time.Time) {
+// SleepEnded notes that the queue has slept as long as Sleep returned: either jobs have become due, or it is time to
+// look at every flow.
+func (s *Scheduler) SleepEnded(now time.Time) {
 	found := false
 	for _, cs := range []*cursors{&s.plain, &s.keyed} {
 		for _, c := range cs.sorted {
@@ -514,8 +516,8 @@ func (s *Scheduler) Timer(now time.Time) {
 	}
 }
 
-// Waits reports whether there are due jobs, or may be.
-func (s *Scheduler) Waits() bool {
+// MayHaveDue reports whether there are due jobs, or may be.
+func (s *Scheduler) MayHaveDue() bool {
 	for _, cs := range []*cursors{&s.plain, &s.keyed} {
 		for _, c := range cs.sorted {
 			if c.state != drained {
@@ -531,15 +533,16 @@ func (s *Scheduler) SurveyDue(now time.Time) bool {
 	switch since := now.Sub(s.surveyed); {
 	case s.surveyed.IsZero(), s.partial:
 		return true
-	case s.Waits():
+	case s.MayHaveDue():
 		return since >= surveyInterval || s.woke && since >= surveyPause
 	}
 	return s.stale || s.woke || !s.searched && s.search.allows(now)
 }
 
-// Searches reports whether a survey that begins now should look for flows without a cursor. After a survey that found
-// as many as it may, further surveys search whatever they cost: a claim must not begin with the second most urgent job.
-func (s *Scheduler) Searches(now time.Time) bool { return s.partial || s.search.allows(now) }
+// ShouldSearch reports whether a survey that begins now should look for flows without a cursor. After a survey that
+// found as many as it may, further surveys search whatever they cost: a claim must not begin with the second most
+// urgent job.
+func (s *Scheduler) ShouldSearch(now time.Time) bool { return s.partial || s.search.allows(now) }
 
 // SurveyRow is what a survey has found about a flow.
 type SurveyRow struct {
@@ -605,11 +608,11 @@ func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 	if !s.searched {
 		until(s.search.after(now))
 	}
-	if s.Waits() { // they wait for room, which the workers announce
+	if s.MayHaveDue() { // they wait for room, which the workers announce
 		if s.woke {
 			until(s.surveyed.Add(surveyPause).Sub(now))
 		}
-		if pause := s.keyedPause.Sub(now); pause > 0 {
+		if pause := s.keyedPausedUntil.Sub(now); pause > 0 {
 			until(pause)
 		}
 		if s.Several() { // until a tenant has the queue for itself again
@@ -630,7 +633,7 @@ func (s *Scheduler) Failed(keyed, front bool, took time.Duration) {
 	cs := s.cursors(keyed)
 	s.failure = func(away bool) {
 		if front {
-			if !away && cs.reach > 0 { // so far back it was too much before; nearer claims prove nothing
+			if !away && cs.frontAge > 0 { // so far back it was too much before; nearer claims prove nothing
 				cs.front.last = max(cs.front.last, took)
 			}
 			cs.front.fail(time.Now(), took, away)
@@ -641,7 +644,7 @@ func (s *Scheduler) Failed(keyed, front bool, took time.Duration) {
 		}
 		cs.tooMuch(front)
 		if keyed { // the next plan begins with jobs with a key again, and the others would never have their turn
-			s.keyedPause = time.Now().Add(max(2*took, failedPause))
+			s.keyedPausedUntil = time.Now().Add(max(2*took, failedPause))
 		}
 	}
 }
@@ -653,9 +656,9 @@ func (s *Scheduler) SurveyFailed(searched bool, took time.Duration) {
 	}
 }
 
-// SettleFailure records the cost of the statement that failed last. away reports that the database was unreachable, so
+// ChargeFailure records the cost of the statement that failed last. away reports that the database was unreachable, so
 // that the failure says nothing about the cost.
-func (s *Scheduler) SettleFailure(away bool) {
+func (s *Scheduler) ChargeFailure(away bool) {
 	if s.failure != nil {
 		s.failure(away)
 		s.failure = nil

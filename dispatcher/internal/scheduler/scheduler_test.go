@@ -230,7 +230,7 @@ func TestASurveyTellsHowLongToSleep(t *testing.T) {
 	if survey(SurveyRow{Flow: Flow{Tenant: numbered(1)}, Due: time.Minute}) || s.Sleep(now, time.Hour) != time.Minute {
 		t.Errorf("sleeps %v, want until the job is due in a minute", s.Sleep(now, time.Hour))
 	}
-	if s.Timer(now.Add(time.Minute)); s.plain.get(Flow{Tenant: numbered(1)}).state != due || s.plain.get(Flow{Tenant: numbered(0)}).state != drained {
+	if s.SleepEnded(now.Add(time.Minute)); s.plain.get(Flow{Tenant: numbered(1)}).state != due || s.plain.get(Flow{Tenant: numbered(0)}).state != drained {
 		t.Error("the timer has made another flow due than the one whose job is")
 	}
 	s.plain.get(Flow{Tenant: numbered(1)}).state = drained
@@ -262,7 +262,7 @@ func TestASurveyTellsHowLongToSleep(t *testing.T) {
 		}
 	}
 	s.plain.add(Flow{Tenant: numbered(0)}, now, s.served).state = drained
-	if s.Timer(now.Add(time.Hour)); s.plain.get(Flow{Tenant: numbered(0)}).state != unsure || !s.SurveyDue(now.Add(time.Hour)) {
+	if s.SleepEnded(now.Add(time.Hour)); s.plain.get(Flow{Tenant: numbered(0)}).state != unsure || !s.SurveyDue(now.Add(time.Hour)) {
 		t.Error("a poll does not look at every flow")
 	}
 }
@@ -344,7 +344,7 @@ func TestWhatIsLockedIsLookedAtAgain(t *testing.T) {
 				t.Fatalf("sleeps for %v, want %v", got, wait)
 			}
 			now = now.Add(wait)
-			s.Timer(now)
+			s.SleepEnded(now)
 		}
 		p := s.Plan(now, roomFor(100), nil)
 		s.Claimed(true, p.Keyed, nil, Extent{Front: true}, now)
@@ -379,7 +379,7 @@ func TestAFrontThatIsTooFarIsBroughtNear(t *testing.T) {
 			}
 			fail := func(away bool) {
 				s.Failed(keyed, s.AtFront(keyed, now), 5*time.Second)
-				s.SettleFailure(away)
+				s.ChargeFailure(away)
 			}
 			if fail(true); begins() != 0 {
 				t.Fatalf("while the database is away, claims begin %v back, want at the first entry", begins())
@@ -394,7 +394,7 @@ func TestAFrontThatIsTooFarIsBroughtNear(t *testing.T) {
 			if fail(false); s.AtFront(keyed, now.Add(190*time.Second)) {
 				t.Fatal("a claim of five seconds is repeated within 40 times as long")
 			}
-			for want := reachGrowth * lateCommit; want <= farFront; want *= reachGrowth {
+			for want := ageGrowth * lateCommit; want <= farFront; want *= ageGrowth {
 				cs.front = budget{}
 				cs.cost(true, now, time.Millisecond, 0)
 				if begins() != want {
@@ -412,7 +412,7 @@ func TestAFrontThatIsTooFarIsBroughtNear(t *testing.T) {
 				t.Error("a claim from the first entry is followed by another")
 			}
 			c.At = Position{RunAt: now.Add(-time.Hour)}
-			cs.reach = nearFront
+			cs.frontAge = nearFront
 			if begins() != time.Hour {
 				t.Errorf("a claim begins %v back, beyond a cursor that is an hour back", begins())
 			}
@@ -425,7 +425,7 @@ func TestAClaimThatFailsLeavesTheOthersTheirTurn(t *testing.T) {
 	s := schedulerOf(1, due)
 	s.keyed.add(Flow{Tenant: numbered(0)}, time.Now(), outbox.ID{}).state = due
 	s.Failed(true, false, 5*time.Second)
-	s.SettleFailure(false)
+	s.ChargeFailure(false)
 	if p := s.Plan(time.Now().Add(9*time.Second), roomFor(10), nil); len(p.Keyed) != 0 || len(p.Plain) != 1 {
 		t.Errorf("soon after: %d shares of jobs with a key, %d of the others; want 0 and 1", len(p.Keyed), len(p.Plain))
 	}
