@@ -202,7 +202,8 @@ func TestAPageOfTheAuditReadsAPartOfIt(t *testing.T) {
 	}
 }
 
-// A page of a queue's acts reads a part of the audit, however few acts the queue has: no index has the acts on its jobs.
+// A page of a queue's acts reads a part of the audit, however few acts the queue has: no index has the acts on its
+// jobs.
 func TestAPageOfAQueuesActsReadsAPartOfTheAudit(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)

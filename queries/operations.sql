@@ -129,8 +129,8 @@ LIMIT 1
 FOR UPDATE SKIP LOCKED;
 
 -- name: AdvanceOperation :exec
--- AdvanceOperation stores what a step has done, and when the next one may begin. A finished operation has passed by what
--- it has not done: no step has seen a dead letter that somebody else had handled by then.
+-- AdvanceOperation stores what a step has done, and when the next one may begin. A finished operation has passed by
+-- what it has not done: no step has seen a dead letter that somebody else had handled by then.
 UPDATE outbox.operations
 SET done        = operations.done + @done::bigint,
     passed      = greatest(operations.passed + @passed::bigint,

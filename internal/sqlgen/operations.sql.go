@@ -33,8 +33,8 @@ type AdvanceOperationParams struct {
 	ID       pgtype.UUID
 }
 
-// AdvanceOperation stores what a step has done, and when the next one may begin. A finished operation has passed by what
-// it has not done: no step has seen a dead letter that somebody else had handled by then.
+// AdvanceOperation stores what a step has done, and when the next one may begin. A finished operation has passed by
+// what it has not done: no step has seen a dead letter that somebody else had handled by then.
 func (q *Queries) AdvanceOperation(ctx context.Context, arg AdvanceOperationParams) error {
 	_, err := q.db.Exec(ctx, AdvanceOperation,
 		arg.Done,

@@ -1,6 +1,6 @@
 -- release lets a held job run, wakes the dispatchers, and returns the status in which it found the job: created if it
--- released the job, which it then records in the audit; NULL if the job is not open. Like every act it raises the epoch:
--- an operation that has counted the job as it was leaves it alone.
+-- released the job, which it then records in the audit; NULL if the job is not open. Like every act it raises the
+-- epoch: an operation that has counted the job as it was leaves it alone.
 --
 -- Rows are found by their indexes, as in cancel.
 CREATE OR REPLACE FUNCTION outbox.release(job_id uuid, actor text DEFAULT NULL, request_id text DEFAULT NULL,

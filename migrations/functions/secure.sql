@@ -16,7 +16,8 @@ DECLARE
     of_the_engine CONSTANT text[] := '{epoch,attempt,lost_leases,slot,lease_owner,lease_expires_at,created_at,started_at,failed_at,'
         'unavailable_since,cancel_requested_at,last_error_code,last_error_message,error_fingerprint}';
     of_the_log CONSTANT text[] := '{position,at}'; -- the database sets them
-    -- It sets these, too: whoever could store ids ahead of the identity would stop every act that comes to one of them.
+    -- It sets these, too: a role that could store ids ahead of the identity would stop every act that comes to one of
+    -- them.
     of_the_identity CONSTANT text[] := '{id,at}';
     of_the_job CONSTANT text[] := '{id,tenant_id,kind,payload,content_type,created_at,started_at,lease_owner,lease_expires_at,streamed}';
     ours CONSTANT text[] := '{outbox_owner,outbox_producer,outbox_worker,outbox_api,outbox_reader}';
