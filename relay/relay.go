@@ -34,11 +34,12 @@ type Relay struct {
 	publishers []*publisher
 	shared     *shared
 	started    atomic.Bool
-	declared   atomic.Bool
+	ready      atomic.Bool
 }
 
-// New validates config and registers the metrics. The relay opens its own connections, up to five per sink, to the
-// database of pool, which it uses only for its settings.
+// New validates config and registers the metrics. The relay opens its own connections to the database of pool: up to
+// five per sink, and up to eight more per sink while it retries refused messages. It takes the settings from pool, and
+// resets pool after a failover.
 func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
@@ -64,17 +65,18 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	return r, nil
 }
 
-// Ready returns nil while the relay works. An unavailable sink does not make it unready: the relay recovers on its own,
-// and "posthaste relay list" and the metrics show the outage. Ready is safe for concurrent use.
+// Ready returns nil once Run has stored the rows of its sinks. A later outage of the database or of a sink does not make
+// it unready: the relay recovers on its own, and "posthaste relay list" and the metrics show the outage. Ready is safe
+// for concurrent use.
 func (r *Relay) Ready() error {
-	if !r.declared.Load() {
+	if !r.ready.Load() {
 		return errors.New("the database has not answered yet")
 	}
 	return nil
 }
 
-// Run publishes until ctx ends and then returns nil; it releases its sinks to other processes and closes them. It may
-// be called once.
+// Run publishes until ctx ends and then returns nil; it releases its sinks to other processes and closes them. It
+// returns an error only if it is called twice or cannot open its pool.
 func (r *Relay) Run(ctx context.Context) error {
 	if r.started.Swap(true) {
 		return fmt.Errorf("relay: %w", backoff.ErrRanBefore)
@@ -91,7 +93,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if !r.declare(ctx, pool) {
 		return nil
 	}
-	r.declared.Store(true)
+	r.ready.Store(true)
 	var working sync.WaitGroup
 	for _, p := range r.publishers {
 		p.pool, p.user = pool, r.user
