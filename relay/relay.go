@@ -65,9 +65,9 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	return r, nil
 }
 
-// Ready returns nil once Run has stored the rows of its sinks. A later outage of the database or of a sink does not make
-// it unready: the relay recovers on its own, and "posthaste relay list" and the metrics show the outage. Ready is safe
-// for concurrent use.
+// Ready returns nil once Run has stored the rows of its sinks. A later outage of the database or of a sink does not
+// make it unready: the relay recovers on its own, and "posthaste relay list" and the metrics show the outage. Ready is
+// safe for concurrent use.
 func (r *Relay) Ready() error {
 	if !r.ready.Load() {
 		return errors.New("the database has not answered yet")
