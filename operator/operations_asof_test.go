@@ -38,7 +38,7 @@ func TestAnOperationLeavesOutTheJobsOfASavepoint(t *testing.T) {
 				}
 			}
 			open(t, db, tenant, "bill", "pending", 1) // a later transaction has committed
-			tied := operator.TiedTo(t.Context(), tenant)
+			tied := operator.WithTenant(t.Context(), tenant)
 			filter := operator.OpenFilter{Tenant: tenant, Kind: "mail"}
 			counted, err := runner.MatchOpenJobs(tied, operator.CancelJobs, filter)
 			if err != nil || counted.Matched != 10 {
@@ -74,7 +74,7 @@ func TestAnOperationLeavesOutWhatAClaimInProgressTook(t *testing.T) {
 			_, db := newRig(t)
 			runner := operator.New(pgtest.Login(t, db, "outbox_api"))
 			open(t, db, tenant, "mail", "pending", 10)
-			tied := operator.TiedTo(t.Context(), tenant)
+			tied := operator.WithTenant(t.Context(), tenant)
 			filter := operator.OpenFilter{Tenant: tenant}
 			err := pgx.BeginFunc(t.Context(), db, func(worker pgx.Tx) error {
 				_, err := worker.Exec(t.Context(), `UPDATE outbox.jobs SET status = 'running', attempt = 1, epoch = epoch + 1, lease_owner = 'w',
