@@ -90,12 +90,9 @@ func (s *site) queue(v *visit) (err error) {
 			}
 		}
 	}
-	// One page: of a queue with few acts, a whole audit would be read until there are enough.
-	acts, err := v.operator.AuditPage(v.ctx(), operator.AuditFilter{Queue: q.Name, Tenant: v.tenant(), Limit: 10})
-	if err != nil {
+	if q.audit, err = v.operator.QueueActs(v.ctx(), q.Name, v.tenant(), 10); err != nil {
 		return err
 	}
-	q.audit = acts.Entries
 	if q.chart, err = v.chart(q.Name, ""); err != nil {
 		return err
 	}

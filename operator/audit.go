@@ -153,6 +153,29 @@ func (o *Operator) Audit(ctx context.Context, f AuditFilter) (entries []AuditEnt
 	}
 }
 
+// QueueActs returns up to limit acts on a queue and on its keys, newest first, but not those on its jobs. The zero
+// tenant means those of any. It reads only these acts, however many others there are.
+func (o *Operator) QueueActs(
+	ctx context.Context, queue string, tenant outbox.ID, limit int,
+) (entries []AuditEntry, err error) {
+	f := AuditFilter{Queue: queue, Limit: limit}
+	if err := f.validate(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.ListQueueActs(ctx, sqlgen.ListQueueActsParams{
+		Queue: queue, TenantID: pgvalue.UUIDOrNull(tenant), MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list acts on queue %s: %w", queue, err)
+	}
+	for _, row := range rows {
+		entries = append(entries, auditEntry(sqlgen.ListAuditRow(row)))
+	}
+	return entries, nil
+}
+
 // AuditPage is a part of the audit, newest first.
 type AuditPage struct {
 	Entries []AuditEntry

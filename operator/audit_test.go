@@ -247,3 +247,34 @@ func TestATenantsActsAreReadAlone(t *testing.T) {
 		}
 	}
 }
+
+// The acts on a queue are those on the queue and its keys. However many acts on its jobs there are, none is read.
+func TestActsOnAQueueAreNotThoseOnItsJobs(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	o, tenant := operator.New(db), outbox.NewID()
+	exec(t, db, `INSERT INTO outbox.audit (actor, act, queue, tenant_id, job_id, target) VALUES
+		('ada', 'queue.pause', 'mail', NULL, NULL, NULL), ('ada', 'job.retry', 'mail', $1, gen_random_uuid(), NULL),
+		('ada', 'key.unblock', 'mail', $1, NULL, 'k'), ('ada', 'queue.pause', 'other', NULL, NULL, NULL)`, tenant)
+	for name, c := range map[string]struct {
+		tenant outbox.ID
+		limit  int
+		want   []string
+	}{
+		"any tenant": {want: []string{"key.unblock", "queue.pause"}},
+		"the newest": {limit: 1, want: []string{"key.unblock"}},
+		"one tenant": {tenant: tenant, want: []string{"key.unblock"}},
+	} {
+		var got []string
+		entries, err := o.QueueActs(t.Context(), "mail", c.tenant, c.limit)
+		for _, e := range entries {
+			got = append(got, e.Act)
+		}
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, %v; want %v", name, got, err, c.want)
+		}
+	}
+	if _, err := o.QueueActs(t.Context(), "mail", tenant, -1); err == nil {
+		t.Error("a negative limit is accepted")
+	}
+}

@@ -55,17 +55,12 @@ const (
 // transactions, one may be such a claim: then only an attempt that began earlier than any claim may last counts as
 // unchanged although its row was written again.
 func (o *Operator) asOfNow(ctx context.Context) (as asOf, err error) {
-	now, err := o.db.ReadClock(ctx)
-	if err != nil {
-		return as, fmt.Errorf("read the database's clock: %w", err)
-	}
-	as.begun = now.Time
-	ended, err := o.waitForWriters(ctx)
+	begun, ended, err := o.waitForWriters(ctx)
 	if err != nil {
 		return as, err
 	}
-	if !ended {
-		as.begun = as.begun.Add(-claimsEnd)
+	if as.begun = begun; !ended {
+		as.begun = begun.Add(-claimsEnd)
 	}
 	position, err := o.db.FindPosition(ctx)
 	if err != nil {

@@ -170,7 +170,7 @@ func (o *Operator) begin(ctx context.Context, f *DeadLetterFilter) (BulkProgress
 	}
 	if f.FailedUntil.IsZero() || f.FailedUntil.After(now.Time) {
 		f.FailedUntil = now.Time
-		if _, err := o.waitForWriters(bound); err != nil {
+		if _, _, err := o.waitForWriters(bound); err != nil {
 			return BulkProgress{}, err
 		}
 	}
@@ -184,7 +184,8 @@ func (o *Operator) begin(ctx context.Context, f *DeadLetterFilter) (BulkProgress
 // writersPatience is how long to wait for a settlement in progress.
 const writersPatience = 500 * time.Millisecond
 
-// waitForWriters waits for the transactions that are writing, but not for long, and reports whether all have ended:
+// waitForWriters waits for the transactions that were writing at the time since, but not for long, and reports whether
+// all have ended:
 //
 //	worker    settles a failure: failed_at = 12:00:00.000
 //	operator  counts what failed until 12:00:00.010: 53, and says yes
@@ -192,10 +193,11 @@ const writersPatience = 500 * time.Millisecond
 //	operator  acts on what failed until 12:00:00.010: 54
 //
 // If a transaction takes longer than that, and settled something, its job is still the 54th.
-func (o *Operator) waitForWriters(ctx context.Context) (ended bool, err error) {
+func (o *Operator) waitForWriters(ctx context.Context) (since time.Time, ended bool, err error) {
 	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
 		var writers []string
-		err := tx.QueryRow(ctx, `SELECT array_agg(DISTINCT transactionid::text) FROM `+writing).Scan(&writers)
+		err := tx.QueryRow(ctx, `SELECT statement_timestamp(), array_agg(DISTINCT transactionid::text) FROM `+writing).
+			Scan(&since, &writers)
 		ended = len(writers) == 0
 		for until := time.Now().Add(writersPatience); err == nil && !ended && time.Now().Before(until); {
 			if err = backoff.Sleep(ctx, 5*time.Millisecond); err == nil {
@@ -206,9 +208,9 @@ func (o *Operator) waitForWriters(ctx context.Context) (ended bool, err error) {
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("wait for settlements under way: %w", err)
+		return since, false, fmt.Errorf("wait for settlements under way: %w", err)
 	}
-	return ended, nil
+	return since, ended, nil
 }
 
 // writing selects the transactions that have written something and not ended yet: each holds the lock of its own id. (A

@@ -28,6 +28,20 @@ WHERE audit.id < @before_id
 ORDER BY audit.id DESC
 LIMIT @max_rows;
 
+-- name: ListQueueActs :many
+-- ListQueueActs returns up to @max_rows acts on a queue and its keys, but not on its jobs, newest first. It reads no
+-- others: they have an index.
+SELECT id, at, actor, act, tenant_id, job_id, coalesce(queue, '')::text AS queue, coalesce(target, '')::text AS target,
+       before::jsonb AS before, 0::integer AS payload_bytes,
+       after, coalesce(reason, '')::text AS reason, coalesce(request_id, '')::text AS request_id
+FROM outbox.audit
+WHERE audit.queue = @queue::text
+  AND audit.job_id IS NULL
+  AND audit.queue IS NOT NULL
+  AND (sqlc.narg(tenant_id)::uuid IS NULL OR audit.tenant_id = sqlc.narg(tenant_id))
+ORDER BY audit.id DESC
+LIMIT @max_rows;
+
 -- name: FindAuditReach :many
 -- FindAuditReach returns the act after @max_rows acts of the same tenant with an id below @before_id: ListAudit reads
 -- this many, if it stops there, however few of them match. It returns nothing if there are no more.

@@ -229,6 +229,77 @@ func (q *Queries) ListAudit(ctx context.Context, arg ListAuditParams) ([]ListAud
 	return items, nil
 }
 
+const ListQueueActs = `-- name: ListQueueActs :many
+SELECT id, at, actor, act, tenant_id, job_id, coalesce(queue, '')::text AS queue, coalesce(target, '')::text AS target,
+       before::jsonb AS before, 0::integer AS payload_bytes,
+       after, coalesce(reason, '')::text AS reason, coalesce(request_id, '')::text AS request_id
+FROM outbox.audit
+WHERE audit.queue = $1::text
+  AND audit.job_id IS NULL
+  AND audit.queue IS NOT NULL
+  AND ($2::uuid IS NULL OR audit.tenant_id = $2)
+ORDER BY audit.id DESC
+LIMIT $3
+`
+
+type ListQueueActsParams struct {
+	Queue    string
+	TenantID pgtype.UUID
+	MaxRows  int32
+}
+
+type ListQueueActsRow struct {
+	ID           int64
+	At           pgtype.Timestamptz
+	Actor        string
+	Act          string
+	TenantID     pgtype.UUID
+	JobID        pgtype.UUID
+	Queue        string
+	Target       string
+	Before       []byte
+	PayloadBytes int32
+	After        []byte
+	Reason       string
+	RequestID    string
+}
+
+// ListQueueActs returns up to @max_rows acts on a queue and its keys, but not on its jobs, newest first. It reads no
+// others: they have an index.
+func (q *Queries) ListQueueActs(ctx context.Context, arg ListQueueActsParams) ([]ListQueueActsRow, error) {
+	rows, err := q.db.Query(ctx, ListQueueActs, arg.Queue, arg.TenantID, arg.MaxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListQueueActsRow
+	for rows.Next() {
+		var i ListQueueActsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.At,
+			&i.Actor,
+			&i.Act,
+			&i.TenantID,
+			&i.JobID,
+			&i.Queue,
+			&i.Target,
+			&i.Before,
+			&i.PayloadBytes,
+			&i.After,
+			&i.Reason,
+			&i.RequestID,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ReadAuditChain = `-- name: ReadAuditChain :many
 SELECT chain.seq, chain.hash,
        coalesce(chain.audit_id, 0)::bigint AS audit_id,
