@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // client is a Kafka producer with its own producer ID. It is discarded once its messages are no longer waited for: it
@@ -47,8 +48,13 @@ func (w *watch) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Con
 }
 
 // OnBrokerE2E implements a hook of franz-go, which calls it after each request: an answer on an older connection means
-// that a broker was reached, too.
-func (w *watch) OnBrokerE2E(_ kgo.BrokerMetadata, _ int16, request kgo.BrokerE2E) {
+// that a broker was reached, too. Answers to the requests with which a connection begins do not: a broker that refuses
+// the login answers them.
+func (w *watch) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, request kgo.BrokerE2E) {
+	switch kmsg.Key(key) {
+	case kmsg.ApiVersions, kmsg.SASLHandshake, kmsg.SASLAuthenticate:
+		return
+	}
 	if request.Err() != nil {
 		return
 	}

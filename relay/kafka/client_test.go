@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // A cluster counts as lost while connections fail and no broker answers. A failure that is over does not count, even if
@@ -29,6 +30,10 @@ func TestAClusterIsLostWhileNoBrokerIsReached(t *testing.T) {
 		"failures for a while":        {func(w *watch) { fail(w, 7) }, true},
 		"failures, then a connection": {func(w *watch) { fail(w, 7); w.OnBrokerConnect(kgo.BrokerMetadata{}, 0, nil, nil) }, false},
 		"failures, then an answer":    {func(w *watch) { fail(w, 7); w.OnBrokerE2E(kgo.BrokerMetadata{}, 0, kgo.BrokerE2E{}) }, false},
+		"failures, and logins that are refused": {func(w *watch) {
+			fail(w, 7)
+			w.OnBrokerE2E(kgo.BrokerMetadata{}, kmsg.SASLAuthenticate.Int16(), kgo.BrokerE2E{})
+		}, true},
 		"failures, then another error": {func(w *watch) {
 			fail(w, 7)
 			w.OnBrokerE2E(kgo.BrokerMetadata{}, 0, kgo.BrokerE2E{ReadErr: errors.New("reset")})
