@@ -443,7 +443,7 @@ func TestABatchThatTimeDoesNotSufficeForGoesOn(t *testing.T) {
 	var log said
 	start(t, db, sink, func(c *relay.Config) { c.Logger = log.logger(t) })
 	sink.await(t, want...)
-	if log.has("sink stands still") {
+	if log.has("sink stopped") {
 		t.Error("the sink stood still")
 	}
 }

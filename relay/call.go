@@ -18,13 +18,13 @@ const hangGrace = 2 * time.Second
 // that call still sends would arrive behind them.
 var errHangs = errors.New("the sink has not returned from an earlier call, although its time is over")
 
-// A caller calls a sink. Each publisher has one, and nothing else calls its sink.
+// A sinkClient calls a sink. Each publisher has one, and nothing else calls its sink.
 //
 // Sinks execute calls one after the other, and the time of a call runs while it waits for others. So a call waits here,
 // before its time begins: waiting calls get turn in the order in which they came. Each held message is a call of its
 // own; only the one that has heldTurn waits for turn. So the owner's batch waits for at most one held message, however
 // many there are, and for a probe or two.
-type caller struct {
+type sinkClient struct {
 	name     string
 	sink     Sink
 	metrics  *sinkMetrics
@@ -34,17 +34,17 @@ type caller struct {
 	counted  atomic.Int64  // messages that the broker has dropped
 }
 
-func newCaller(name string, sink Sink, metrics *sinkMetrics) caller {
-	return caller{
+func newSinkClient(name string, sink Sink, metrics *sinkMetrics) sinkClient {
+	return sinkClient{
 		name: name, sink: sink, metrics: metrics, turn: make(chan struct{}, 1),
 		heldTurn: make(chan struct{}, 1),
 	}
 }
 
-// bounded calls do once it is the caller's turn, until timeout has passed or ctx ends, and returns the sink's answer.
-// If the sink panics or does not return soon after that, bounded returns an error; a sink that has not returned is not
+// callSink calls do once it is the caller's turn, until timeout has passed or ctx ends, and returns the sink's answer.
+// If the sink panics or does not return soon after that, callSink returns an error; a sink that has not returned is not
 // called again until it has.
-func bounded[T any](ctx context.Context, c *caller, timeout time.Duration, do func(context.Context) T) (answer T,
+func callSink[T any](ctx context.Context, c *sinkClient, timeout time.Duration, do func(context.Context) T) (answer T,
 	err error,
 ) {
 	select {
@@ -101,7 +101,7 @@ type outgoing struct {
 
 // deliver publishes messages and returns an outcome for each. If the sink panics, does not return, or returns the wrong
 // number of outcomes, the outcome of every message is unknown.
-func (c *caller) deliver(ctx context.Context, messages []outgoing, timeout time.Duration) []error {
+func (c *sinkClient) deliver(ctx context.Context, messages []outgoing, timeout time.Duration) []error {
 	if len(messages) == 0 {
 		return nil
 	}
@@ -111,7 +111,7 @@ func (c *caller) deliver(ctx context.Context, messages []outgoing, timeout time.
 	}
 	defer c.countDuplicates()
 	ctx, ended := c.trace(ctx, batch)
-	outcomes, err := bounded(ctx, c, timeout, func(ctx context.Context) []error { return c.sink.Publish(ctx, batch) })
+	outcomes, err := callSink(ctx, c, timeout, func(ctx context.Context) []error { return c.sink.Publish(ctx, batch) })
 	if err == nil && len(outcomes) != len(batch) {
 		err = fmt.Errorf("the sink returned %d outcomes for %d messages", len(outcomes), len(batch))
 	}
@@ -126,7 +126,7 @@ func (c *caller) deliver(ctx context.Context, messages []outgoing, timeout time.
 }
 
 // trace begins the span of a batch, if the program uses package tracing, and returns the function that ends it.
-func (c *caller) trace(ctx context.Context, batch []Message) (context.Context, func(outcomes []error)) {
+func (c *sinkClient) trace(ctx context.Context, batch []Message) (context.Context, func(outcomes []error)) {
 	t := engine.Tracing()
 	if t == nil {
 		return ctx, func([]error) {}
@@ -152,8 +152,8 @@ func (c *caller) trace(ctx context.Context, batch []Message) (context.Context, f
 }
 
 // probe calls the sink's Probe.
-func (c *caller) probe(ctx context.Context) error {
-	answer, err := bounded(ctx, c, publishTimeout, c.sink.Probe)
+func (c *sinkClient) probe(ctx context.Context) error {
+	answer, err := callSink(ctx, c, publishTimeout, c.sink.Probe)
 	if err != nil {
 		return err
 	}
@@ -161,14 +161,14 @@ func (c *caller) probe(ctx context.Context) error {
 }
 
 // dropped returns how many messages the broker has dropped as repeats.
-func (c *caller) dropped() int64 {
+func (c *sinkClient) dropped() int64 {
 	if d, ok := c.sink.(Deduplicator); ok {
 		return d.Duplicates()
 	}
 	return 0
 }
 
-func (c *caller) countDuplicates() {
+func (c *sinkClient) countDuplicates() {
 	now := c.dropped()
 	c.metrics.duplicates.Add(float64(max(0, now-c.counted.Swap(now))))
 }

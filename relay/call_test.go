@@ -32,11 +32,11 @@ func (s slow) Probe(context.Context) error { return nil }
 func TestABatchWaitsForOneHeldMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := slow{takes: 3 * time.Second, free: make(chan struct{}, 1)}
-		p := &publisher{caller: newCaller("s", sink, newMetrics(nil).of("s")), config: &Config{patience: publishTimeout}}
-		held := &carrier{p, &ownership{}}
+		p := &publisher{sinkClient: newSinkClient("s", sink, newMetrics(nil).of("s")), config: &Config{patience: publishTimeout}}
+		held := &heldRunner{p, &ownership{}}
 		ended := make(chan error, heldConcurrency)
 		for range heldConcurrency {
-			go func() { ended <- held.give(t.Context(), Message{}, false) }()
+			go func() { ended <- held.publishInTurn(t.Context(), Message{}, false) }()
 		}
 		synctest.Wait()
 		for range 3 {
@@ -72,7 +72,7 @@ func TestDeadLettersOfASinkAreLeftAlone(t *testing.T) {
 	retried.open = true
 	h.set([16]byte{}, retried)
 	h.set([16]byte{}, retried)
-	h.carried = time.Now()
+	h.lastRun = time.Now()
 	if pause := h.lookPause(); h.open != 1 || pause != lookInterval {
 		t.Errorf("once one was retried %d are to be carried out, and the next look is in %s", h.open, pause)
 	}

@@ -18,41 +18,6 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// If a sink refuses a message, that message becomes a job, and so does every later message of its key while such a job
-// is open. One transaction stores the jobs and moves the cursor past them. The jobs of a key are ordered by their
-// positions in the log; carry.go runs them. Other keys go on by the cursor.
-//
-// Order of a key. Only the sink's owner makes these jobs, and it knows which exist: it reads them when it becomes the
-// owner, adds those that it makes, and removes those that a look at the database finds closed. A job is closed when the
-// broker has stored its message, or when an operator has decided that it never will:
-//
-//	owner        2 of the key: there is job 1, so 2 becomes a job    look: both closed    3 by the cursor
-//	job 1, 2                                        1 published, 2 published
-//
-// A look concerns only the jobs that it has seen. A job that is made during a look counts as open until the next look:
-//
-//	look         begins, sees job 1 closed             ends: forgets job 1, and knows nothing of 2
-//	owner                                  makes job 2
-//
-// An owner that is killed, or whose transaction fails, leaves neither job nor cursor behind: the next owner publishes
-// the page again, and the same messages are refused again. An owner that is paused and replaced meanwhile stores
-// nothing, because the transaction also moves the cursor, and so carries the fence of [ownership]. The transaction
-// holds the lock on the sink's row until it commits, so the jobs that the next owner reads after it has got the sink
-// are complete.
-//
-//	A (paused)   publishes 1..9, 5 is refused                              stores job 5: not ours any more
-//	B                                          owns, publishes 1..9, 5 is refused, stores job 5
-//
-// After a failover the sink goes back and meets events again that are or were jobs. An event becomes a job of a sink
-// only once: its ID is the job's idempotency key, which is kept as long as the job's history. So a message that an
-// operator has dismissed does not come back, and an open job keeps its place. Earlier events of its key, which the
-// cursor had published, may become jobs now: they are repeats, ordered before it. An operator who moves the sink back
-// wants its events published again, to a broker that may have lost them, and one who removes the sink may give its name
-// to another broker: both acts free the IDs of closed jobs.
-//
-// Unlike the relay's other transactions, these wait for the disk. If a crash lost such a job, its key would be blocked
-// without a job, and the message lost.
-
 // mostLookPause is how much later than usual a look at many held messages may come.
 const mostLookPause = 20 * time.Second
 
@@ -67,7 +32,7 @@ type held struct {
 	jobs    map[[16]byte]heldJob
 	keys    map[tenantKey]int // how many jobs block each key; never 0
 	open    int               // how many jobs are open
-	carried time.Time         // when this process last ran one
+	lastRun time.Time         // when this process last ran one
 }
 
 type heldJob struct {
@@ -237,7 +202,7 @@ func (o *ownership) noteHeld(c cursor, s *step, made []sqlgen.KeepHeldRow) {
 		o.held.add(row.JobID.Bytes, tenantKey{row.TenantID.Bytes, row.Key})
 	}
 	o.stored(s)
-	o.turn()
+	o.notifyChange()
 	select {
 	case o.publisher.heldWake <- struct{}{}:
 	default:
@@ -263,23 +228,23 @@ func (o *ownership) lookAtHeld(ctx context.Context) error {
 		}
 	}
 	p.metrics.held(&o.held)
-	o.turn()
+	o.notifyChange()
 	return nil
 }
 
 // lookPause returns the time between two looks. A look returns all held messages, and while this process runs none,
 // only people change them.
 func (h *held) lookPause() time.Duration {
-	if time.Since(h.carried) < 2*lookInterval {
+	if time.Since(h.lastRun) < 2*lookInterval {
 		return lookInterval
 	}
 	return lookInterval + min(time.Duration(len(h.jobs))*time.Millisecond, mostLookPause)
 }
 
-// carried records that this process has run one of the jobs.
-func (o *ownership) carried() {
+// noteRun records that this process has run one of the jobs.
+func (o *ownership) noteRun() {
 	o.mu.Lock()
-	o.held.carried = time.Now()
+	o.held.lastRun = time.Now()
 	o.mu.Unlock()
 	o.poke()
 }
@@ -309,14 +274,14 @@ func (o *ownership) lookIfDue(ctx context.Context) error {
 func (o *ownership) awaitHeld(ctx context.Context, some bool) error {
 	for ctx.Err() == nil {
 		o.mu.Lock()
-		is, turned := o.held.open > 0 && !o.stands(), o.turned
+		is, stateChanged := o.held.open > 0 && !o.isStopped(), o.stateChanged
 		o.mu.Unlock()
 		if is == some {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-		case <-turned:
+		case <-stateChanged:
 		}
 	}
 	return ctx.Err()

@@ -32,8 +32,8 @@ const (
 	lookInterval     = time.Second            // between looks for the oldest unpublished event
 )
 
-// ownership is a sink that this process owns: how far it has come, which keep stores, and until when this process has
-// the lease. Its methods are safe for concurrent use.
+// ownership is a sink that this process owns: how far it has come, which maintain stores, and until when this process
+// has the lease. Its methods are safe for concurrent use.
 type ownership struct {
 	publisher *publisher
 	conn      connection // the connection on which the sink was taken and its cursor is stored
@@ -42,23 +42,24 @@ type ownership struct {
 	changed   chan struct{} // receives when there is more to store
 	replays   chan *replayPage
 
-	suspicions suspicions // used only by the publishing goroutine
+	unanswered   unansweredMessage
+	destinations missingDestinations
 
 	storing sync.Mutex // serializes stores, so that none overwrites what another stored with older knowledge
 
-	mu           sync.Mutex
-	cursor       cursor
-	kept         int64     // top of the cursor stored last
-	published    int64     // since the last store
-	looked       time.Time // when it last looked for the oldest unpublished event
-	away         *away     // nil while the broker accepts messages
-	missing      *string   // destinations, in the form of suspicions; nil once stored
-	until        time.Time // end of the lease, by our clock
-	paused       bool
-	alone        string // the running replay that stops new events; "" if none
-	held         held
-	lookedAtHeld time.Time
-	turned       chan struct{} // closed when paused, alone or held changes
+	mu              sync.Mutex
+	cursor          cursor
+	kept            int64     // top of the cursor stored last
+	published       int64     // since the last store
+	looked          time.Time // when it last looked for the oldest unpublished event
+	away            *away     // nil while the broker accepts messages
+	missing         *string   // ages of destinations; nil once stored
+	until           time.Time // end of the lease, by our clock
+	paused          bool
+	exclusiveReplay string // the running replay that stops new events; "" if none
+	held            held
+	lookedAtHeld    time.Time
+	stateChanged    chan struct{} // closed when paused, exclusiveReplay or held changes
 }
 
 // away describes why a sink is stopped, and since when.
@@ -129,11 +130,11 @@ func (p *publisher) take(ctx context.Context) (_ *ownership, err error) {
 	}
 	o := &ownership{
 		publisher: p, conn: conn, epoch: row.Epoch, timeline: row.Timeline, changed: make(chan struct{}, 1),
-		replays: make(chan *replayPage), turned: make(chan struct{}),
+		replays: make(chan *replayPage), stateChanged: make(chan struct{}),
 		cursor: cursorOf(row.Top, row.Lows, row.Highs), kept: row.Top, until: sent.Add(p.config.LeaseTTL),
-		paused: row.Paused, alone: row.Alone,
-		suspicions: suspicions{now: p.config.now},
-		held:       held{jobs: map[[16]byte]heldJob{}, keys: map[tenantKey]int{}},
+		paused: row.Paused, exclusiveReplay: row.Alone,
+		destinations: missingDestinations{now: p.config.now},
+		held:         held{jobs: map[[16]byte]heldJob{}, keys: map[tenantKey]int{}},
 	}
 	switch row.AwayCode {
 	case "", CodeGaps, CodeReplay: // the broker has no part in it; this owner finds out for itself
@@ -143,7 +144,7 @@ func (p *publisher) take(ctx context.Context) (_ *ownership, err error) {
 			row.AwayMessage,
 		}
 	}
-	if err := o.suspicions.load(row.Missing); err != nil {
+	if err := o.destinations.load(row.Missing); err != nil {
 		return nil, err
 	}
 	if p.shared != nil {
@@ -217,7 +218,7 @@ func (o *ownership) hasKept(position int64) bool {
 	return o.kept >= position
 }
 
-// move makes keep store that the sink has come to c with the given number of messages.
+// move makes maintain store that the sink has come to c with the given number of messages.
 func (o *ownership) move(c cursor, published int) {
 	o.mu.Lock()
 	o.cursor, o.published = c, o.published+int64(published)
@@ -225,7 +226,7 @@ func (o *ownership) move(c cursor, published int) {
 	o.poke()
 }
 
-// count makes keep store that one more message was published.
+// count makes maintain store that one more message was published.
 func (o *ownership) count() {
 	o.mu.Lock()
 	o.published++
@@ -233,16 +234,16 @@ func (o *ownership) count() {
 	o.poke()
 }
 
-// stand makes keep store why the sink is stopped; nil means that it is not.
-func (o *ownership) stand(why *away) {
+// setOutage makes maintain store why the sink is stopped; nil means that it is not.
+func (o *ownership) setOutage(why *away) {
 	o.mu.Lock()
 	o.away = why
 	o.mu.Unlock()
 	o.poke()
 }
 
-// keepMissing makes keep store for how long destinations have been missing, so that the next owner does not wait for
-// another hour.
+// keepMissing makes maintain store for how long destinations have been missing, so that the next owner does not wait
+// for another hour.
 func (o *ownership) keepMissing(missing string) {
 	o.mu.Lock()
 	o.missing = &missing
@@ -257,15 +258,15 @@ func (o *ownership) outage() *away {
 	return o.away
 }
 
-// wait makes keep store whether the sink waits for open transactions.
+// wait makes maintain store whether the sink waits for open transactions.
 func (o *ownership) wait(waits bool) {
 	if !waits {
-		o.stand(nil)
+		o.setOutage(nil)
 		return
 	}
 	err := fmt.Errorf("transactions that are open hold %d gaps in the log, and more are not remembered", maxHoles)
 	o.publisher.complain(context.Background(), "sink waits", err)
-	o.stand(&away{time.Now(), CodeGaps, err.Error()})
+	o.setOutage(&away{time.Now(), CodeGaps, err.Error()})
 }
 
 func (o *ownership) poke() {
@@ -285,9 +286,9 @@ func (o *ownership) isOurs() bool {
 	return time.Now().Before(o.until)
 }
 
-// keep stores what move and stand set, extends the lease and looks at the held messages, until ctx ends or this process
-// loses the sink.
-func (o *ownership) keep(ctx context.Context) error {
+// maintain stores what move and setOutage set, extends the lease and looks at the held messages, until ctx ends or this
+// process loses the sink.
+func (o *ownership) maintain(ctx context.Context) error {
 	interval := o.publisher.config.renewInterval
 	renewal := time.NewTimer(interval)
 	defer renewal.Stop()
@@ -369,7 +370,7 @@ func (o *ownership) spellInASCII() bool {
 // storeOnce continues after ctx has ended, but not beyond the lease. An abandoned statement may still reach the server,
 // and late:
 //
-//	keep     stores 0, is given up                                  the server stores 0
+//	maintain stores 0, is given up                                  the server stores 0
 //	leave                            stores 2: the last batch                            leaves the sink
 //
 // and the next owner would publish the last batch again.
@@ -469,26 +470,26 @@ func (o *ownership) stored(s *step) {
 	o.until = s.sent.Add(o.publisher.config.LeaseTTL)
 	if o.paused != s.row.Paused {
 		o.paused = s.row.Paused
-		o.turn()
+		o.notifyChange()
 	}
 	o.publisher.metrics.stored(s)
 	o.publisher.metrics.held(&o.held)
 }
 
-// turn wakes goroutines that wait for paused, alone or held to change. The caller holds the lock.
-func (o *ownership) turn() {
-	close(o.turned)
-	o.turned = make(chan struct{})
+// notifyChange wakes goroutines that wait for paused, exclusiveReplay or held to change. The caller holds the lock.
+func (o *ownership) notifyChange() {
+	close(o.stateChanged)
+	o.stateChanged = make(chan struct{})
 }
 
-// stands reports whether new events must not be published. The caller holds the lock.
-func (o *ownership) stands() bool { return o.paused || o.alone != "" }
+// isStopped reports whether new events must not be published. The caller holds the lock.
+func (o *ownership) isStopped() bool { return o.paused || o.exclusiveReplay != "" }
 
 // isLive reports whether new events are to be published.
 func (o *ownership) isLive() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return !o.stands()
+	return !o.isStopped()
 }
 
 // awaitPause returns nil once no new events are to be published, because an operator has paused the sink or a replay
@@ -496,7 +497,7 @@ func (o *ownership) isLive() bool {
 func (o *ownership) awaitPause(ctx context.Context, paused bool) error {
 	for {
 		o.mu.Lock()
-		is, turned := o.paused || paused && o.alone != "", o.turned
+		is, stateChanged := o.paused || paused && o.exclusiveReplay != "", o.stateChanged
 		o.mu.Unlock()
 		if is == paused {
 			return nil
@@ -504,12 +505,12 @@ func (o *ownership) awaitPause(ctx context.Context, paused bool) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-turned:
+		case <-stateChanged:
 		case <-o.publisher.wakeIf(!paused): // a resume notifies, and so do publishers
 			o.poke()
 			select {
 			case <-ctx.Done():
-			case <-turned:
+			case <-stateChanged:
 			case <-time.After(resumePause):
 			}
 		}

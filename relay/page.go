@@ -2,20 +2,12 @@ package relay
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
-)
-
-const (
-	unansweredLimit    = 4         // how often a message alone may be unknown before another one is tried
-	noDestinationLimit = time.Hour // before messages to a missing destination are refused
 )
 
 // delivery is a page of the log that is being sent to the sink.
@@ -59,14 +51,14 @@ func send(ctx context.Context, p *publisher, o *ownership, read page) error {
 		}
 		d.rest = slices.DeleteFunc(d.rest, func(i int) bool { return d.done[i] })
 		again = len(d.rest) > 0 && d.refused > refused
-		if len(d.rest) == left && left > 0 && d.failure == nil && !o.suspicions.apart {
+		if len(d.rest) == left && left > 0 && d.failure == nil && !o.unanswered.isolating {
 			d.failure = failureOf(errors.New("the sink has not tried a message and does not say why"))
 		}
 	}
 	p.metrics.accepted(d.published)
-	if s := &o.suspicions; s.changed {
-		s.changed = false
-		o.keepMissing(s.missingNow())
+	if destinations := &o.destinations; destinations.changed {
+		destinations.changed = false
+		o.keepMissing(destinations.ages())
 	}
 	if err := d.store(ctx, read); err != nil {
 		return err
@@ -157,7 +149,8 @@ func (d *delivery) pass(ctx context.Context) {
 		case err == nil:
 			d.done[m.index] = true
 			d.published++
-			d.o.suspicions.reached(m)
+			d.o.unanswered.reached(m.ID)
+			d.o.destinations.reached(m.Destination)
 		case failed.has(e): // repeats the outcome of the one before it, or was not tried
 		default:
 			failed.add(e)
@@ -182,11 +175,11 @@ func (d *delivery) judge(ctx context.Context, m *outgoing, err error, alone bool
 	refused, isRefused := errors.AsType[*RefusedError](err)
 	switch {
 	case isRefused:
-	case isAway && away.Code == CodeNoDestination && d.o.suspicions.missing(m.Destination) > noDestinationLimit:
+	case isAway && away.Code == CodeNoDestination && d.o.destinations.missing(m.Destination) > noDestinationLimit:
 		refused = &RefusedError{CodeNoDestination, away.Err}
 	default:
 		if !isAway && alone && ctx.Err() == nil {
-			d.o.suspicions.unanswered(m.ID, err)
+			d.o.unanswered.note(m.ID, err)
 		}
 		if d.failure == nil {
 			d.failure = failureOf(named(&d.events[m.index], err))
@@ -202,7 +195,7 @@ func (d *delivery) batch(ctx context.Context) []outgoing {
 	batch := make([]outgoing, 0, len(d.rest))
 	var waits keys // for an earlier message whose outcome is unknown
 	blocked := d.o.isAnyBlocked()
-	s := &d.o.suspicions
+	unanswered := &d.o.unanswered
 	for _, i := range d.rest {
 		e := &d.events[i]
 		r := routeOf(d.routes, e.Topic)
@@ -210,7 +203,7 @@ func (d *delivery) batch(ctx context.Context) []outgoing {
 		case r == nil:
 			d.done[i] = true
 			continue
-		case s.apart && e.ID.String() == s.id:
+		case unanswered.isolating && e.ID.String() == unanswered.id:
 			waits.add(e)
 			continue
 		case waits.has(e):
@@ -226,15 +219,15 @@ func (d *delivery) batch(ctx context.Context) []outgoing {
 		switch {
 		case err == nil:
 			batch = append(batch, outgoing{m, i})
-			if s.apart {
+			if unanswered.isolating {
 				waits.add(e)
 			}
 		case slices.ContainsFunc(batch, underWay) || !d.refuse(ctx, i, asRefused(err)):
 			waits.add(e)
 		}
 	}
-	if s.apart && len(batch) > 1 {
-		n := s.others % len(batch)
+	if unanswered.isolating && len(batch) > 1 {
+		n := unanswered.others % len(batch)
 		return batch[n : n+1]
 	}
 	return batch
@@ -268,16 +261,16 @@ func (d *delivery) refuse(ctx context.Context, i int, refused *RefusedError) boo
 
 // refuseUnanswered makes a message that is unknown again and again a refused one, after another one was accepted.
 func (d *delivery) refuseUnanswered(ctx context.Context) {
-	s := &d.o.suspicions
-	if !s.apart {
+	unanswered := &d.o.unanswered
+	if !unanswered.isolating {
 		return
 	}
 	for _, i := range d.rest {
-		if d.events[i].ID.String() == s.id {
-			d.refuse(ctx, i, &RefusedError{CodeUnanswered, s.err})
+		if d.events[i].ID.String() == unanswered.id {
+			d.refuse(ctx, i, &RefusedError{CodeUnanswered, unanswered.err})
 		}
 	}
-	s.forget()
+	unanswered.forget()
 }
 
 // hold turns an event into a job, if there is room for one more. cause is the reason, or nil if the reason is earlier
@@ -300,98 +293,4 @@ func (d *delivery) hold(i int, cause *RefusedError) bool {
 		d.metrics.failed(CodeStuck)
 	}
 	return false
-}
-
-// suspicions records messages and destinations that fail on their own.
-//
-// A message that is unknown again and again when sent alone may break the sink. Or the sink accepts no message although
-// Probe succeeds: a receiver may answer 500 to each, or hang behind a load balancer. So another message, of another
-// key, is tried alone. If it is accepted, the first one is at fault, and is refused. If it is not, the sink is stopped,
-// and nothing becomes a job; the next trial uses yet another message, because the previous one may break the sink, too.
-// If a message breaks the sink and no message of another key follows it, the sink stays stopped until there is one;
-// nobody else is waiting. How far ahead the search for another message reaches is limited by what can be read in
-// anotherTime.
-type suspicions struct {
-	probed  bool   // the sink has just answered
-	id      string // of the last message that was unknown although the sink had answered
-	err     error  // why
-	unknown int    // how many times in a row it was unknown
-	apart   bool   // another message is tried, of another key
-	others  int    // how many times another was tried
-
-	now     func() time.Time
-	since   map[string]time.Time // since when destinations have been missing
-	changed bool                 // since it was last given to the ownership to store
-}
-
-// unanswered records that a message was alone in its batch and is unknown, if the sink has just answered.
-func (s *suspicions) unanswered(id string, err error) {
-	if !s.probed || s.apart {
-		return
-	}
-	if s.id != id {
-		s.forget()
-		s.id = id
-	}
-	s.err = err
-	s.unknown++
-}
-
-// forget drops the message that was unknown.
-func (s *suspicions) forget() { s.id, s.err, s.unknown, s.apart, s.others = "", nil, 0, false, 0 }
-
-// missing records that a destination is missing, and returns for how long it has been. If the record is full, a new
-// destination replaces one whose messages are refused by now, or is not recorded yet. It replaces no other: if a page
-// had more missing destinations than the record holds, each would be dropped before its hour is over.
-func (s *suspicions) missing(destination string) time.Duration {
-	since, known := s.since[destination]
-	if known {
-		return s.now().Sub(since)
-	}
-	maps.DeleteFunc(s.since, func(_ string, since time.Time) bool {
-		return len(s.since) >= maxBatch && s.now().Sub(since) > noDestinationLimit
-	})
-	if len(s.since) < maxBatch {
-		s.since[destination] = s.now()
-		s.changed = true
-	}
-	return 0
-}
-
-// load restores what the previous owner stored.
-func (s *suspicions) load(missing string) error {
-	var ages map[string]float64
-	if err := json.Unmarshal([]byte(missing), &ages); err != nil {
-		return fmt.Errorf("read which destinations are missing: %w", err)
-	}
-	s.since = make(map[string]time.Time, len(ages))
-	for quoted, age := range ages {
-		if destination, err := strconv.Unquote(`"` + quoted + `"`); err == nil {
-			s.since[destination] = s.now().Add(-time.Duration(age * float64(time.Second)))
-		}
-	}
-	return nil
-}
-
-// missingNow returns what load restores: for how many seconds each destination has been missing. Names are quoted as in
-// Go, so that every database can store them.
-func (s *suspicions) missingNow() string {
-	ages := make(map[string]float64, len(s.since))
-	for destination, since := range s.since {
-		quoted := strconv.QuoteToASCII(destination)
-		ages[quoted[1:len(quoted)-1]] = s.now().Sub(since).Seconds()
-	}
-	object, _ := json.Marshal(ages) // cannot fail: strings and numbers
-	return string(object)
-}
-
-// reached records that a message was accepted.
-func (s *suspicions) reached(m *outgoing) {
-	if _, was := s.since[m.Destination]; was {
-		delete(s.since, m.Destination)
-		s.changed = true
-	}
-	if s.id == m.ID {
-		s.forget()
-	}
 }

@@ -23,7 +23,7 @@ const (
 	publishTimeout = 10 * time.Second       // time after which a batch without an answer is unknown
 	numberInterval = 500 * time.Millisecond // between looks at holes that perhaps nobody will fill
 	maxReason      = 4 << 10                // bytes stored of the reason for which a sink is stopped
-	anotherTime    = 10 * time.Second       // how long a trial searches for a message of another key
+	anotherTime    = 10 * time.Second       // how long readAnother searches for a message of another key
 )
 
 // errUnfinished reports that there was not enough time for a whole batch: the rest is read again and published next.
@@ -31,7 +31,7 @@ var errUnfinished = errors.New("the sink has accepted a part of the batch, and h
 
 // A publisher publishes to one sink whenever this process owns it.
 type publisher struct {
-	caller
+	sinkClient
 	routes  []route
 	maxHeld int
 	owner   string
@@ -94,18 +94,18 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 	replaying.Go(func() { newReplayer(p, o).run(reading) })
 	kept := make(chan error, 1)
 	go func() {
-		err := o.keep(ours)
+		err := o.maintain(ours)
 		end(err)
 		kept <- err
 	}()
 	p.metrics.owned.Set(1)
 	defer p.metrics.forget()
-	var carrying sync.WaitGroup
-	carrying.Go(func() { (&carrier{p, o}).run(reading) })
+	var retrying sync.WaitGroup
+	retrying.Go(func() { (&heldRunner{p, o}).run(reading) })
 
 	err := p.work(reading, ours, o)
 	stop()
-	carrying.Wait() // the lease is still extended
+	retrying.Wait() // the lease is still extended
 	end(err)
 	replaying.Wait()
 	if lost := <-kept; lost != nil {
@@ -124,10 +124,10 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 // was not read in time: either may be too large for the time. Pages are then half as large, also under the next
 // ownership, and grow to twice the size after each one that is published.
 //
-// An outage that the previous owner met goes on until a trial ends it; the first trial comes at once.
+// An outage that the previous owner met goes on until the sink accepts a message; the first attempt comes at once.
 func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 	if why := o.outage(); why != nil {
-		if err := p.outlast(ctx, ours, o, &failure{code: why.code, err: errors.New(why.message)}); err != nil {
+		if err := p.awaitRecovery(ctx, ours, o, &failure{code: why.code, err: errors.New(why.message)}); err != nil {
 			return err
 		}
 	}
@@ -143,7 +143,7 @@ func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 		if p.most == maxBatch {
 			pages = 0
 		}
-		err := p.stretch(ctx, ours, o, p.most, pages)
+		err := p.publishPages(ctx, ours, o, p.most, pages)
 		var failure *failure
 		switch {
 		case errors.Is(err, errUnfinished):
@@ -151,7 +151,7 @@ func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 			if failure.unknown {
 				p.most = max(1, failure.messages/2)
 			}
-			if err := p.outlast(ctx, ours, o, failure); err != nil {
+			if err := p.awaitRecovery(ctx, ours, o, failure); err != nil {
 				return err
 			}
 		case errors.Is(err, errSlow):
@@ -170,54 +170,54 @@ func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 
 // replayAlone publishes replays and no new events, until no replay stops new events any more or the sink is paused.
 func (p *publisher) replayAlone(ctx, ours context.Context, o *ownership) {
-	defer o.stand(nil)
+	defer o.setOutage(nil)
 	for said := ""; ; {
 		o.mu.Lock()
-		alone, paused, turned := o.alone, o.paused, o.turned
+		alone, paused, stateChanged := o.exclusiveReplay, o.paused, o.stateChanged
 		o.mu.Unlock()
 		switch {
 		case alone == "" || paused:
 			return
 		case alone != said:
 			said = alone
-			o.stand(&away{time.Now(), CodeReplay, fmt.Sprintf("replay %s runs, which was asked to stop what is new",
+			o.setOutage(&away{time.Now(), CodeReplay, fmt.Sprintf("replay %s runs, which was asked to stop what is new",
 				alone)})
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-turned:
+		case <-stateChanged:
 		case page := <-o.replays:
 			page.ended <- page.sendIfOurs(ctx, ours)
 		}
 	}
 }
 
-// outlast waits until the sink accepts messages again. It tries with one message, then with ten. If it is ended before,
-// the stored outage passes to the next owner.
-func (p *publisher) outlast(ctx, ours context.Context, o *ownership, failure *failure) error {
+// awaitRecovery waits until the sink accepts messages again. It tries with one message, then with ten. If it is ended
+// before, the stored outage passes to the next owner.
+func (p *publisher) awaitRecovery(ctx, ours context.Context, o *ownership, failure *failure) error {
 	began := time.Now()
-	p.log.LogAttrs(ctx, slog.LevelWarn, "sink stands still", slog.String("code", failure.code),
+	p.log.LogAttrs(ctx, slog.LevelWarn, "sink stopped", slog.String("code", failure.code),
 		slog.Any("err", failure.err))
-	_, _ = p.complaints.Due("sink stands still", began)
+	_, _ = p.complaints.Due("sink stopped", began)
 	retry := p.config.outage
 	wait := retry.Next()
 	if why := o.outage(); why != nil { // from the previous owner
 		began, wait = why.since, 0
 	}
 	for ; ; wait = retry.Next() {
-		o.stand(&away{since: began, code: failure.code, message: pgvalue.Text(failure.err.Error(), maxReason)})
+		o.setOutage(&away{since: began, code: failure.code, message: pgvalue.Text(failure.err.Error(), maxReason)})
 		if err := p.rest(ctx, wait, failure); err != nil {
 			return err
 		}
 		if err := o.awaitPause(ctx, false); err != nil {
 			return err
 		}
-		err := p.trial(ctx, ours, o)
+		err := p.probeWithMessages(ctx, ours, o)
 		switch next := failure; {
 		case err == nil:
-			o.stand(nil)
-			p.log.LogAttrs(ctx, slog.LevelInfo, "sink goes on", slog.Duration("stood", time.Since(began)))
+			o.setOutage(nil)
+			p.log.LogAttrs(ctx, slog.LevelInfo, "sink resumed", slog.Duration("stopped_for", time.Since(began)))
 			return nil
 		case errors.As(err, &next):
 			failure = next
@@ -240,28 +240,28 @@ func (p *publisher) rest(ctx context.Context, wait time.Duration, failure *failu
 		case <-timer.C:
 			return nil
 		case <-tick.C:
-			if _, due := p.complaints.Due("sink stands still", time.Now()); due {
-				p.log.LogAttrs(ctx, slog.LevelWarn, "sink stands still", slog.String("code", failure.code),
+			if _, due := p.complaints.Due("sink stopped", time.Now()); due {
+				p.log.LogAttrs(ctx, slog.LevelWarn, "sink stopped", slog.String("code", failure.code),
 					slog.Any("err", failure.err))
 			}
 		}
 	}
 }
 
-// trial probes whether the sink can be published to, and publishes a little.
-func (p *publisher) trial(ctx, ours context.Context, o *ownership) error {
+// probeWithMessages probes whether the sink can be published to, and publishes a little.
+func (p *publisher) probeWithMessages(ctx, ours context.Context, o *ownership) error {
 	if err := p.probe(ctx); err != nil {
 		return failureOf(err)
 	}
-	o.suspicions.probed = true
-	defer func() { o.suspicions.probed = false }()
-	if o.suspicions.unknown >= unansweredLimit {
+	o.unanswered.probed = true
+	defer func() { o.unanswered.probed = false }()
+	if o.unanswered.times >= unansweredLimit {
 		if err := p.tryAnother(ctx, ours, o); err != nil && !errors.Is(err, errUnfinished) {
 			return err
 		}
 	}
 	for _, most := range []int{1, 10} {
-		if err := p.stretch(ctx, ours, o, most, 1); err != nil && !errors.Is(err, errUnfinished) {
+		if err := p.publishPages(ctx, ours, o, most, 1); err != nil && !errors.Is(err, errUnfinished) {
 			return err
 		}
 	}
@@ -269,9 +269,9 @@ func (p *publisher) trial(ctx, ours context.Context, o *ownership) error {
 }
 
 // tryAnother publishes a message other than the one that is unknown again and again and those of its key. If the page
-// with such a message is not read in time, the next trial reads smaller ones.
+// with such a message is not read in time, the next call reads smaller ones.
 func (p *publisher) tryAnother(ctx, ours context.Context, o *ownership) error {
-	s := &o.suspicions
+	unanswered := &o.unanswered
 	found, err := p.readAnother(ctx, o)
 	switch {
 	case errors.Is(err, errSlow):
@@ -282,10 +282,10 @@ func (p *publisher) tryAnother(ctx, ours context.Context, o *ownership) error {
 	case len(found.events) == 0 || !o.isLive():
 		return nil
 	}
-	s.apart = true
+	unanswered.isolating = true
 	err = send(ours, p, o, found)
-	s.apart = false
-	s.others++
+	unanswered.isolating = false
+	unanswered.others++
 	return err
 }
 
@@ -299,7 +299,7 @@ func (p *publisher) readAnother(ctx context.Context, o *ownership) (page, error)
 	if err != nil {
 		return page{}, err
 	}
-	n := slices.IndexFunc(first.events, func(e Event) bool { return e.ID.String() == o.suspicions.id })
+	n := slices.IndexFunc(first.events, func(e Event) bool { return e.ID.String() == o.unanswered.id })
 	if n < 0 {
 		return first, nil
 	}
@@ -329,9 +329,9 @@ func (p *publisher) readAnother(ctx context.Context, o *ownership) (page, error)
 	return first, nil
 }
 
-// stretch publishes pages of the log one after the other, reading the next one meanwhile. It publishes up to pages
+// publishPages publishes pages of the log one after the other, reading the next one meanwhile. It publishes up to pages
 // pages, or with 0 goes on until ctx ends or the sink is paused. It then finishes the page in progress.
-func (p *publisher) stretch(ctx, ours context.Context, o *ownership, most, pages int) error {
+func (p *publisher) publishPages(ctx, ours context.Context, o *ownership, most, pages int) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	found := make(chan page, 1)
@@ -353,7 +353,7 @@ func (p *publisher) stretch(ctx, ours context.Context, o *ownership, most, pages
 	}
 	var err error
 	for replayed := false; ; {
-		page, again, more := nextPage(found, replays, replayed)
+		next, again, more := nextPage(found, replays, replayed)
 		if replayed = again != nil; replayed {
 			again.ended <- again.sendIfOurs(ctx, ours)
 			continue
@@ -366,7 +366,7 @@ func (p *publisher) stretch(ctx, ours context.Context, o *ownership, most, pages
 		}
 		live := o.isLive()
 		if live {
-			err = send(ours, p, o, page)
+			err = send(ours, p, o, next)
 		}
 		// Pages that were already read are read again, including this one if it was not sent: if the sink became live
 		// again by now, the next page would make the cursor pass this one.

@@ -34,12 +34,12 @@ type Relay struct {
 	publishers []*publisher
 	shared     *shared
 	started    atomic.Bool
-	ready      atomic.Bool
+	ready      atomic.Bool // the rows of all sinks are stored
 }
 
-// New validates config and registers the metrics. The relay opens its own connections to the database of pool: up to
-// five per sink, and up to eight more per sink while it retries refused messages. It takes the settings from pool, and
-// resets pool after a failover.
+// New validates config and registers the metrics. The relay opens its own connections, up to five per sink, to the
+// database of pool. While messages that a sink has refused are retried, a dispatcher opens more with the settings of
+// pool, up to eight per sink. If the server turns read-only, as after a failover, the relay resets pool, too.
 func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
@@ -55,8 +55,8 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	for _, s := range config.Sinks {
 		routes, _ := compileAll(s.Routes) // validate has checked them
 		r.publishers = append(r.publishers, &publisher{
-			caller: newCaller(s.Name, s.Sink, all.of(s.Name)),
-			routes: routes, maxHeld: cmp.Or(s.MaxHeld, config.MaxHeld), most: maxBatch, inTime: maxBatch, owner: owner,
+			sinkClient: newSinkClient(s.Name, s.Sink, all.of(s.Name)),
+			routes:     routes, maxHeld: cmp.Or(s.MaxHeld, config.MaxHeld), most: maxBatch, inTime: maxBatch, owner: owner,
 			config: &r.config, shared: r.shared,
 			log:  config.Logger.With(slog.String("component", "relay"), slog.String("sink", s.Name)),
 			wake: make(chan struct{}, 1), heldWake: make(chan struct{}, 1), released: make(chan struct{}, 1),
@@ -65,9 +65,9 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	return r, nil
 }
 
-// Ready returns nil once Run has stored the rows of its sinks. A later outage of the database or of a sink does not
-// make it unready: the relay recovers on its own, and "posthaste relay list" and the metrics show the outage. Ready is
-// safe for concurrent use.
+// Ready returns nil once Run has stored the rows of its sinks. Later outages of the database or of a sink do not make
+// it unready: the relay recovers on its own, and "posthaste relay list" and the metrics show the outage. Ready is safe
+// for concurrent use.
 func (r *Relay) Ready() error {
 	if !r.ready.Load() {
 		return errors.New("the database has not answered yet")
@@ -99,7 +99,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		p.pool, p.user = pool, r.user
 		working.Go(func() { p.run(ctx) })
 	}
-	working.Go(func() { r.handOn(ctx) })
+	working.Go(func() { r.fanOut(ctx) })
 	working.Wait()
 	return nil
 }
@@ -124,8 +124,8 @@ func (r *Relay) declare(ctx context.Context, pool *pgxpool.Pool) bool {
 	return true
 }
 
-// handOn wakes all publishers when events were stored.
-func (r *Relay) handOn(ctx context.Context) {
+// fanOut wakes all publishers when events were stored.
+func (r *Relay) fanOut(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():

@@ -144,7 +144,7 @@ func (p *replayer) run(ctx context.Context) {
 // stopLive stops new events while a replay runs that has begun and demands it.
 //
 //	replayer     begun, stopLive              a page of the replay
-//	stretch                      page of new events: isLive?
+//	publishPages                      page of new events: isLive?
 //
 // The publishing goroutine checks before each page, so it sends none behind the first page of the replay. The next
 // owner of the sink knows from the start of such a replay, which stops new events and has begun: the cursor has passed
@@ -160,9 +160,9 @@ func (p *replayer) stopLive() {
 	o := p.o
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.alone != alone {
-		o.alone = alone
-		o.turn()
+	if o.exclusiveReplay != alone {
+		o.exclusiveReplay = alone
+		o.notifyChange()
 	}
 }
 

@@ -263,7 +263,7 @@ func TestNewEventsDoNotWaitForAReplay(t *testing.T) {
 	if slices.Sort(took); took[len(took)/2] > time.Second { // one that is late is so on a busy machine
 		t.Errorf("half of the new events have waited for %v or longer beside a replay that waits", took[len(took)/2])
 	}
-	if log.has("sink stands still") {
+	if log.has("sink stopped") {
 		t.Error("new events wait beside a replay that waits: the sink stood still")
 	}
 	sink.set(nil, nil)

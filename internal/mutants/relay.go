@@ -44,7 +44,7 @@ var relayed = []Mutant{
 		Name:      "new events beside a replay that stops them",
 		Breaks:    "a consumer gets new messages of a key between the old ones of a replay with --stop-live",
 		Invariant: "A key's events keep their order",
-		Edits:     []Edit{{"relay.ownership.stands", `o.paused || o.alone != ""`, `o.paused`}, {"relay.ownership.awaitPause", `paused && o.alone != ""`, `false`}},
+		Edits:     []Edit{{"relay.ownership.isStopped", `o.paused || o.exclusiveReplay != ""`, `o.paused`}, {"relay.ownership.awaitPause", `paused && o.exclusiveReplay != ""`, `false`}},
 		Checks:    []Check{test("relay", "TestAReplayStopsWhatIsNew", "the sink says that it waits")},
 	},
 	{
@@ -58,7 +58,7 @@ var relayed = []Mutant{
 		Name:      "the next owner has yet to hear of a replay that stops what is new",
 		Breaks:    "a consumer gets new messages between those of a replay with --stop-live when the sink changes its owner",
 		Invariant: "A key's events keep their order",
-		Edits:     []Edit{{"relay.publisher.take", `alone: row.Alone`, `alone: ""`}},
+		Edits:     []Edit{{"relay.publisher.take", `exclusiveReplay: row.Alone`, `exclusiveReplay: ""`}},
 		Checks:    []Check{test("relay", "TestTheNextOwnerPublishesNothingNewBesideAReplay", "messages of the replay")},
 	},
 	{
@@ -255,7 +255,7 @@ var relayed = []Mutant{
 		Name:      "a replay stops the sink",
 		Breaks:    "new events wait for a replay that cannot go on",
 		Invariant: "A replay publishes what was asked for, beside what is new",
-		Edits: []Edit{{"relay.publisher.stretch", `			again.ended <- again.sendIfOurs(ctx, ours)
+		Edits: []Edit{{"relay.publisher.publishPages", `			again.ended <- again.sendIfOurs(ctx, ours)
 `, `			if err = again.sendIfOurs(ctx, ours); err != nil {
 				stop()
 			}
@@ -318,7 +318,7 @@ var relayed = []Mutant{
 		Name:      "a sink that has not returned is called again",
 		Breaks:    "what a call sends after its time overtakes, or is overtaken by, what is sent anew",
 		Invariant: "A key's events keep their order",
-		Edits:     []Edit{{"relay.bounded", `if c.hanging.Load() > 0 {`, `if false {`}},
+		Edits:     []Edit{{"relay.callSink", `if c.hanging.Load() > 0 {`, `if false {`}},
 		Checks:    []Check{test("relay", "TestASinkThatDoesNotReturnIsNotCalledAgain", "before it had returned")},
 	},
 	{
@@ -406,7 +406,7 @@ var relayed = []Mutant{
 		Name:      "a message without an answer is tried for ever",
 		Breaks:    "a message that breaks the broker stops the sink",
 		Invariant: "A refused message holds up its key only",
-		Edits:     []Edit{{"relay.publisher.trial", `o.suspicions.unknown >= unansweredLimit`, `false`}},
+		Edits:     []Edit{{"relay.publisher.probeWithMessages", `o.unanswered.times >= unansweredLimit`, `false`}},
 		Checks:    []Check{test("relay", "TestAMessageThatBreaksTheBrokerIsRefused", "in vain: the message and the one behind it are held")},
 	},
 	{

@@ -26,8 +26,8 @@ const (
 // heldWaits are the waits between attempts.
 var heldWaits = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}
 
-// A carrier runs the jobs of a sink that this process owns.
-type carrier struct {
+// A heldRunner runs the jobs of a sink that this process owns.
+type heldRunner struct {
 	*publisher
 	o *ownership
 }
@@ -35,7 +35,7 @@ type carrier struct {
 // run runs the sink's jobs while there are any besides dead letters and jobs that wait for one, and the sink is not
 // stopped. So a sink without messages to retry needs no dispatcher, and a process that publishes to a sink also handles
 // the messages that the sink refuses.
-func (c *carrier) run(ctx context.Context) {
+func (c *heldRunner) run(ctx context.Context) {
 	for c.o.awaitHeld(ctx, true) == nil {
 		working, stop := context.WithCancel(ctx)
 		go func() {
@@ -55,21 +55,21 @@ func (c *carrier) run(ctx context.Context) {
 }
 
 // lingers waits a little if messages are to be published, and reports whether there is still nothing to run.
-func (c *carrier) lingers(ctx context.Context) bool {
+func (c *heldRunner) lingers(ctx context.Context) bool {
 	o := c.o
 	o.mu.Lock()
-	stands := o.stands()
+	stopped := o.isStopped()
 	o.mu.Unlock()
-	if !stands {
+	if !stopped {
 		_ = backoff.Sleep(ctx, heldLinger)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.stands() || o.held.open == 0
+	return o.isStopped() || o.held.open == 0
 }
 
 // dispatch runs a dispatcher of the sink's jobs until ctx ends.
-func (c *carrier) dispatch(ctx context.Context) error {
+func (c *heldRunner) dispatch(ctx context.Context) error {
 	kind := engine.HeldKind(c.name)
 	mux := new(dispatcher.Mux)
 	mux.HandleRaw(kind, c.publishHeld,
@@ -85,8 +85,8 @@ func (c *carrier) dispatch(ctx context.Context) error {
 }
 
 // publishHeld publishes the message that a job holds.
-func (c *carrier) publishHeld(ctx context.Context, job *outbox.Claimed) error {
-	defer c.o.carried()
+func (c *heldRunner) publishHeld(ctx context.Context, job *outbox.Claimed) error {
+	defer c.o.noteRun()
 	if err := c.checkHeld(ctx, job); err != nil {
 		return err
 	}
@@ -94,12 +94,12 @@ func (c *carrier) publishHeld(ctx context.Context, job *outbox.Claimed) error {
 	if err != nil {
 		return err
 	}
-	return c.give(ctx, m, job.Key != "" && r.OnRefused == Skip)
+	return c.publishInTurn(ctx, m, job.Key != "" && r.OnRefused == Skip)
 }
 
-// give publishes a message when it is its turn. With skips, later messages of its key wait only for its attempts; an
-// outage spends none.
-func (c *carrier) give(ctx context.Context, m Message, skips bool) error {
+// publishInTurn publishes a message when it is its turn. With skips, later messages of its key wait only for its
+// attempts; an outage spends none.
+func (c *heldRunner) publishInTurn(ctx context.Context, m Message, skips bool) error {
 	select {
 	case c.heldTurn <- struct{}{}:
 		defer func() { <-c.heldTurn }()
@@ -135,7 +135,7 @@ func (c *carrier) give(ctx context.Context, m Message, skips bool) error {
 
 // checkHeld refuses a job that hold has not made. A login that can store one against the rule of [engine.KindFault], as
 // the schema's owner can, could otherwise publish anything through it.
-func (c *carrier) checkHeld(ctx context.Context, job *outbox.Claimed) error {
+func (c *heldRunner) checkHeld(ctx context.Context, job *outbox.Claimed) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	is, err := sqlgen.New(c.pool).IsHeld(ctx, c.name, pgvalue.UUID(job.ID))
@@ -151,7 +151,7 @@ func (c *carrier) checkHeld(ctx context.Context, job *outbox.Claimed) error {
 }
 
 // messageOfJob returns the message from which hold made a job, and its route.
-func (c *carrier) messageOfJob(job *outbox.Claimed) (Message, *route, error) {
+func (c *heldRunner) messageOfJob(job *outbox.Claimed) (Message, *route, error) {
 	e := Event{
 		Tenant: job.Tenant, Key: job.Key, ContentType: job.ContentType, Payload: job.Payload,
 		Headers: job.Headers(),

@@ -9,7 +9,7 @@ import (
 func TestMissingDestinationsAreHandedOn(t *testing.T) {
 	now := time.Now()
 	clock := func() time.Time { return now }
-	first, next := suspicions{now: clock}, suspicions{now: clock}
+	first, next := missingDestinations{now: clock}, missingDestinations{now: clock}
 	names := []string{"orders", "a\x00b", "\xff", `"\`, "☃"}
 	if err := first.load("{}"); err != nil {
 		t.Fatal(err)
@@ -18,7 +18,7 @@ func TestMissingDestinationsAreHandedOn(t *testing.T) {
 		first.missing(name)
 	}
 	now = now.Add(59 * time.Minute)
-	if err := next.load(first.missingNow()); err != nil {
+	if err := next.load(first.ages()); err != nil {
 		t.Fatal(err)
 	}
 	now = now.Add(2 * time.Minute)
@@ -27,12 +27,12 @@ func TestMissingDestinationsAreHandedOn(t *testing.T) {
 			t.Errorf("%q is missing for %v, want 61 minutes", name, since)
 		}
 		next.changed = false
-		next.reached(&outgoing{Message: Message{Destination: name}})
+		next.reached(name)
 		if !next.changed {
 			t.Errorf("that %q is there again is not stored", name)
 		}
 	}
-	if left := next.missingNow(); left != "{}" {
+	if left := next.ages(); left != "{}" {
 		t.Errorf("%s are missing, and all were reached", left)
 	}
 }
