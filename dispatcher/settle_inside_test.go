@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,11 +91,11 @@ func counted(t *testing.T, c prometheus.Metric) float64 {
 // locked refuses every outcome after a lock timeout, until it is free.
 type locked struct {
 	settleStatements
-	free bool
+	free atomic.Bool
 }
 
 func (l *locked) SettleSucceeded(_ context.Context, p sqlgen.SettleSucceededParams) ([]pgtype.UUID, error) {
-	if l.free {
+	if l.free.Load() {
 		return p.Ids, nil
 	}
 	time.Sleep(2 * time.Second)
@@ -135,7 +136,7 @@ func TestSettlersDoNotWaitForAPassOverRefusedOutcomes(t *testing.T) {
 		if waited := time.Since(began); waited > 2*time.Second {
 			t.Errorf("a settler waited for %s, want at most a lock timeout", waited)
 		}
-		db.free = true
+		db.free.Store(true)
 		close(d.settler.refused)
 		<-ended
 		if n := w.refused.Load(); n != 0 {
