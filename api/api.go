@@ -62,10 +62,10 @@ type Config struct {
 	Logger     *slog.Logger          // nil logs nothing
 	Registerer prometheus.Registerer // nil registers no metrics
 
-	// These are for tests of streams.
-	lookEvery, keepAlive, writeTimeout, deafAfter time.Duration
-	maxChanges, maxWaiting                        int
-	restAfter                                     func(took time.Duration) time.Duration
+	// These are for tests.
+	lookEvery, keepAlive, writeTimeout, deafAfter, bodyTimeout time.Duration
+	maxChanges, maxWaiting                                     int
+	restAfter                                                  func(took time.Duration) time.Duration
 }
 
 func (c Config) withDefaults() Config {

@@ -19,7 +19,7 @@ func (s *server) wantNoBody(w http.ResponseWriter, r *http.Request) *Problem {
 		return nil
 	}
 	// Some tests' connections do not support it.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(min(bodyTimeout, s.config.Timeout)))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTimeout()))
 	text, err := io.ReadAll(io.LimitReader(r.Body, maxNothing+1))
 	if err != nil {
 		return bodyProblem(err, maxNothing)

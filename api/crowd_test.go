@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -71,7 +72,10 @@ func jobOf(n int) string {
 // requests beside them are served.
 func TestBodiesOnTheirWayHoldUpNobodyWithLess(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(c *api.Config) { c.MaxBodyBytes, c.MaxBodies = 64<<10, 3<<20 })
+	r := newRig(t, func(c *api.Config) {
+		c.MaxBodyBytes, c.MaxBodies, c.Timeout = 64<<10, 3<<20, time.Hour
+		c.BodyTimeout(time.Hour) // the slow ones wait for all the others
+	})
 	server := r.serve()
 	batch := strings.Repeat(jobOf(60<<10)+"\n", 16)
 	slow := r.sendHalf(server, "/jobs/batch", batch)

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -26,8 +27,12 @@ import (
 
 var problemType = reflect.TypeFor[Problem]()
 
-// bodyTimeout is how long a body may take to arrive, unless the request's own timeout is shorter.
-const bodyTimeout = 10 * time.Second
+// maxBodyTimeout is how long a body may take to arrive, unless the request's own timeout is shorter.
+const maxBodyTimeout = 10 * time.Second
+
+func (s *server) bodyTimeout() time.Duration {
+	return min(cmp.Or(s.config.bodyTimeout, maxBodyTimeout), s.config.Timeout)
+}
 
 type contextKey int
 
@@ -271,7 +276,7 @@ func (s *server) readRequest(op *huma.Operation, shape *shape, room *room, w htt
 		limit *= batchFactor
 	}
 	// Some tests' connections do not support it.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(min(bodyTimeout, s.config.Timeout)))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTimeout()))
 	data, err := room.read(w, r, limit)
 	if err != nil {
 		room.release()

@@ -10,5 +10,8 @@ func (c *Config) Streams(lookEvery, keepAlive, writeTimeout time.Duration, maxCh
 // DeafAfter sets after how long of looks that fail streams end.
 func (c *Config) DeafAfter(d time.Duration) { c.deafAfter = d }
 
+// BodyTimeout sets how long a body may take to arrive.
+func (c *Config) BodyTimeout(d time.Duration) { c.bodyTimeout = d }
+
 // Rest sets how long the hub does not look while no change is known.
 func (c *Config) Rest(d time.Duration) { c.restAfter = func(time.Duration) time.Duration { return d } }

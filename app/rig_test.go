@@ -71,6 +71,15 @@ func (r *running) end(want error) {
 	r.wait(want)
 }
 
+// awaitComponents returns when every component has ended.
+func (r *running) awaitComponents() {
+	for _, c := range r.components {
+		for c.running.Load() {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
 func (r *running) wait(want error) {
 	r.t.Helper()
 	r.stopped = true

@@ -127,11 +127,7 @@ func TestCutEndsADrainAtOnce(t *testing.T) {
 	close(cut)
 	r.end(ErrCut)
 	close(release) // so that the dispatcher ends before the test does
-	for _, c := range r.components {
-		for c.running.Load() {
-			time.Sleep(time.Millisecond)
-		}
-	}
+	r.awaitComponents()
 }
 
 func TestHandlersCannotStarveReadiness(t *testing.T) {
@@ -359,6 +355,7 @@ func TestADrainDelayGoesOnWorking(t *testing.T) {
 	if err := <-r.ended; err != nil && !errors.Is(err, ErrCut) {
 		t.Errorf("Run returned %v", err)
 	}
+	r.awaitComponents() // a stop that is cut does not, and they would still use the database
 }
 
 // What promtool says of the metrics of a process; those of pools have the names of another library.
