@@ -14,8 +14,8 @@ import (
 
 var happened = outbox.Raw{KindName: "happened", Payload: []byte(`{}`)}
 
-// waysToPublish is every way in which a service publishes events of a tenant, with how many
-// each publishes.
+// waysToPublish returns every way in which a service publishes events of a tenant, by its description. Each of them
+// returns how many events it publishes.
 func waysToPublish(t *testing.T, tenant outbox.ID) map[string]func(*pgxpool.Pool) (int, error) {
 	ctx, opts := t.Context(), outbox.EventOptions{Tenant: tenant}
 	many := func(n int, db outbox.DB) (int, error) {

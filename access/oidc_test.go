@@ -99,7 +99,7 @@ func ecKey(id string) jose.JSONWebKey {
 
 type claims map[string]any
 
-// good are the claims of a JWT that is taken.
+// good returns the claims of a JWT that is taken.
 func (p *provider) good() claims {
 	now := time.Now()
 	return claims{

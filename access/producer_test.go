@@ -23,8 +23,8 @@ func requests(n int, opts outbox.Options) []outbox.Request {
 	return list
 }
 
-// waysToEnqueue is every way in which a service stores jobs of a tenant, with how
-// many each stores.
+// waysToEnqueue returns every way in which a service stores jobs of a tenant, by its description. Each of them returns
+// how many jobs it stores.
 func waysToEnqueue(t *testing.T, tenant outbox.ID) map[string]func(*pgxpool.Pool) (int, error) {
 	ctx, opts := t.Context(), outbox.Options{Tenant: tenant}
 	once := outbox.Options{Tenant: tenant, IdempotencyKey: "once"}

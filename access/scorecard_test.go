@@ -22,8 +22,8 @@ type relation struct {
 	Column    string // one that can be set to itself
 }
 
-// of is the condition that a row is of a tenant; "true" for what names neither it nor
-// a job, and so concerns all of them.
+// of returns the condition that a row is of a tenant. It returns "true" for what names neither a tenant nor a job, and
+// so concerns all of them.
 func (rel relation) of(n tenant) string {
 	switch {
 	case rel.HasTenant:
@@ -157,9 +157,9 @@ func TestG3NoFunctionReachesAnotherTenantsRows(t *testing.T) {
 	}
 }
 
-// verbs are the statements by which a role could get at another tenant's rows of a
-// relation, each of columns for which the role has the privilege if there are any: what
-// is refused for the lack of it says nothing about the policies.
+// verbs returns the statements by which a role could get at another tenant's rows of a relation, by what each does.
+// They are of columns for which the role has the privilege, if there are any: what is refused for the lack of it says
+// nothing about the policies.
 func verbs(t *testing.T, db *pgxpool.Pool, role string, rel relation, ours, theirs tenant) map[string]string {
 	t.Helper()
 	name, where := `outbox.`+rel.Name, ` WHERE `+rel.of(theirs)

@@ -21,7 +21,7 @@ import (
 
 const callback = "http://127.0.0.1:9/console/callback"
 
-// newSignIn is the way in for operators of a provider.
+// newSignIn returns the way in for operators of a provider.
 func newSignIn(t *testing.T, p *oidctest.Provider, change ...func(*SignInConfig)) *SignIn {
 	t.Helper()
 	p.Allow(callback)
@@ -42,7 +42,8 @@ func newSignIn(t *testing.T, p *oidctest.Provider, change ...func(*SignInConfig)
 	return s
 }
 
-// visited is where the provider sends a person back to, with what.
+// visited follows an address of the provider, as a person's browser does, and returns the parameters with which the
+// provider sends the person back.
 func visited(t *testing.T, address string) url.Values {
 	t.Helper()
 	client := &http.Client{
@@ -65,7 +66,7 @@ func visited(t *testing.T, address string) url.Values {
 	return to.Query()
 }
 
-// begun is a sign-in whose person has been to the provider.
+// begun begins a sign-in, and returns it and the parameters with which its person comes back from the provider.
 func begun(t *testing.T, s *SignIn) (Attempt, url.Values) {
 	t.Helper()
 	a, to, err := s.Begin(t.Context())

@@ -27,7 +27,7 @@ const statementsGolden = "testdata/statements.golden"
 // ourRoles are those that a process connects as.
 var ourRoles = []string{"outbox_producer", "outbox_worker", "outbox_api", "outbox_reader"}
 
-// statements are all that this program ever sends, by name.
+// statements returns all statements that this program ever sends, by name.
 func statements(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("../internal/sqlgen/*.sql.go")
@@ -126,8 +126,8 @@ func TestStatementsOfEachRoleAreTheGoldenOnes(t *testing.T) {
 	}
 }
 
-// conditions are the lines of a plan with what each asks of a row in the order of
-// the alphabet: under row security those that are leakproof are asked first.
+// conditions returns the lines of a plan, with what each asks of a row in the order of the alphabet: under row security
+// those conditions that are leakproof are asked first.
 func conditions(plan string) [][]string {
 	var lines [][]string
 	for line := range strings.SplitSeq(plan, "\n") {

@@ -44,7 +44,7 @@ func populate(t *testing.T, db *pgxpool.Pool) tenant {
 	return n
 }
 
-// everythingOf is all that a tenant has, to see whether it changed.
+// everythingOf returns all that a tenant has, to see whether it changed.
 func everythingOf(t *testing.T, db *pgxpool.Pool, n tenant) string {
 	t.Helper()
 	return ask[string](t, db, `SELECT string_agg(line, E'\n' ORDER BY line) FROM (

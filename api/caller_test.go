@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// headersOf is what is stored of a job's headers.
+// headersOf returns what is stored of a job's headers.
 func (r *rig) headersOf(id string) map[string]string {
 	r.t.Helper()
 	var text []byte

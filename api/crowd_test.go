@@ -63,7 +63,7 @@ func (s *sending) finish() int {
 	return res.StatusCode
 }
 
-// jobOf is a job that is some n bytes long.
+// jobOf returns a job that is some n bytes long.
 func jobOf(n int) string {
 	return `{"kind":"mail","payload":{"text":"` + strings.Repeat("x", n) + `"}}`
 }

@@ -59,7 +59,8 @@ func (g *group[Q, A]) ask(ctx context.Context, asked Q) (A, error) {
 	}
 }
 
-// serve is a runner. It decides under one lock that nothing waits and that it ends: a later question finds it free.
+// serve answers questions as a runner, until none waits. It decides under one lock that nothing waits and that it ends:
+// a later question finds it free.
 func (g *group[Q, A]) serve() {
 	for {
 		g.mu.Lock()

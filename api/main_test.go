@@ -88,7 +88,7 @@ func newRig(t *testing.T, change ...func(*api.Config)) *rig {
 	return rigOn(t, pgtest.New(t), change...)
 }
 
-// newOwnersRig is one whose login may do everything: change payloads, too.
+// newOwnersRig returns a rig whose login may do everything: change payloads, too.
 func newOwnersRig(t *testing.T) *rig {
 	t.Helper()
 	db := pgtest.New(t)
@@ -114,7 +114,7 @@ func rigOn(t *testing.T, db *pgxpool.Pool, change ...func(*api.Config)) *rig {
 	return &rig{t: t, db: db, pool: config.Pool, handler: handler, token: "client-a"}
 }
 
-// as is the rig with another's token; "" is without.
+// as returns the rig with another's token; "" means without a token.
 func (r *rig) as(token string) *rig {
 	c := *r
 	c.token = token

@@ -26,7 +26,7 @@ func (l *logbook) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// logged are the lines with a message.
+// logged returns the lines with a message.
 func (l *logbook) logged(t *testing.T, message string) []map[string]any {
 	t.Helper()
 	l.mu.Lock()

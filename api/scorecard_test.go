@@ -73,7 +73,7 @@ func (r *rig) give(token string, tenant outbox.ID) has {
 	return h
 }
 
-// of is the names with the tenant's job of a status.
+// of returns the names with the tenant's job of a status.
 func (h has) of(status outbox.Status) names {
 	n := h.names
 	n.id = h.jobs[status]
@@ -138,8 +138,7 @@ func TestG1NoRouteReachesAnotherTenant(t *testing.T) {
 	t.Logf("%d requests", requests)
 }
 
-// learned is what a client can learn from an answer, with the names in it made
-// alike.
+// learned returns what a client can learn from an answer, with the names in it made alike.
 func learned(answer response, n names) string {
 	text := fmt.Sprint(answer.Code) + headerText(answer) + answer.Body.String()
 	return strings.NewReplacer(n.id, "ID", n.key, "KEY", n.schedule, "NAME", fmt.Sprint(n.of("replay")), "REPLAY").Replace(text)
@@ -201,7 +200,7 @@ func (s *statements) take() []string {
 	return sent
 }
 
-// traced is the API on a pool whose statements are noted.
+// traced returns the API on a pool whose statements are noted.
 func (r *rig) traced(log *statements, change ...func(*api.Config)) http.Handler {
 	r.t.Helper()
 	config := pgtest.Login(r.t, r.db, "outbox_api").Config()
@@ -436,7 +435,7 @@ func wantEditsFound(t *testing.T, r *rig) {
 	}
 }
 
-// withToken is the API with one token more.
+// withToken returns the API with one token more.
 func (r *rig) withToken(token string, who access.Principal) http.Handler {
 	r.t.Helper()
 	known := tokens()
@@ -636,8 +635,8 @@ func TestG4NoChangedTokenGetsIn(t *testing.T) {
 	r.as(good).get("/jobs").want(http.StatusOK, nil)
 }
 
-// allocated is how many bytes do allocates at most: the least that the whole process did
-// meanwhile, with other tests in it, of several times; once if that is little enough.
+// allocated returns how many bytes do allocates at most: the least that the whole process allocated meanwhile, with
+// other tests in it, of several times. It stops as soon as that is little enough.
 func allocated(enough uint64, do func()) uint64 {
 	least := uint64(math.MaxUint64)
 	for range 50 {

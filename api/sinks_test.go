@@ -256,7 +256,7 @@ func TestJobsAreEnqueuedAgainOfTheTokensTenant(t *testing.T) {
 	r.as("operator-a").post("/jobs/replay", `{"kind":"relay:orders","since":"2020-01-01T00:00:00Z"}`).problem(422, "invalid_input")
 }
 
-// runningReplay is a replay of the tenant to the sink orders.
+// runningReplay stores a replay of the tenant to the sink orders, and returns its id.
 func (r *rig) runningReplay(tenant outbox.ID) string {
 	id := outbox.NewID().String()
 	r.exec(`INSERT INTO outbox.replays (id, sink, tenant_id, topics, key, since, until, position, last_position, per_second, again, events, actor, reason)
@@ -264,7 +264,8 @@ func (r *rig) runningReplay(tenant outbox.ID) string {
 	return id
 }
 
-// runningOperation is the tenant's one, which no process works on.
+// runningOperation stores the tenant's one operation, which no process works on, unless it is there already, and
+// returns its id.
 func (r *rig) runningOperation(tenant outbox.ID) string {
 	id := tenant
 	id[0] ^= 0x55

@@ -117,7 +117,7 @@ func TestEmptyValuesOfBodiesAreThoughtOf(t *testing.T) {
 	}
 }
 
-// manyNames are n members, and once more the one that is named.
+// manyNames returns n members, and once more the one that is named.
 func manyNames(n int, again string) string {
 	var members []string
 	for i := range n {

@@ -52,7 +52,7 @@ func (o one) String() string { return o.method + " " + o.path }
 // changes reports whether the route is there to change something.
 func (o one) changes() bool { return o.method != "GET" }
 
-// table is every route.
+// table returns every route.
 func table(t *testing.T) []one {
 	t.Helper()
 	text, err := api.OpenAPI()
@@ -143,14 +143,14 @@ type names struct {
 
 var parameter = regexp.MustCompile(`\{([^}]+)\}`)
 
-// target is the route's path for the names.
+// target returns the route's path for the names.
 func (n names) target(r one) string {
 	return parameter.ReplaceAllStringFunc(r.path, func(p string) string {
 		return url.PathEscape(fmt.Sprint(n.of(strings.Trim(p, "{}"))))
 	})
 }
 
-// of is what a parameter or a member of that name stands for.
+// of returns what a parameter or a member of that name stands for.
 func (n names) of(name string) any {
 	switch name {
 	case "id", "jobId", "job":
@@ -174,7 +174,7 @@ func (n names) of(name string) any {
 	return n.id
 }
 
-// value is what goes into a member of a body; nil leaves it out.
+// value returns what goes into a member of a body; nil leaves it out.
 func (n names) value(name string, m *member) any {
 	switch {
 	case m.is("object") && n.extra[name] != nil:
@@ -227,8 +227,8 @@ func (n names) object(m *member, chosen []string) map[string]any {
 	return made
 }
 
-// bodies are bodies that the route may take, each with what it requires and one
-// thing more; "" alone if it takes none.
+// bodies returns bodies that the route may take, each with what it requires and one thing more; "" alone if it takes
+// none.
 func (n names) bodies(r one) []string {
 	if r.body == nil {
 		return []string{""}
@@ -256,7 +256,7 @@ func (n names) bodies(r one) []string {
 	return texts
 }
 
-// queries are query strings that the route may take; "" is the first.
+// queries returns query strings that the route may take; "" is the first.
 func (n names) queries(r one) []string {
 	all := []string{""}
 	for _, name := range r.query {
@@ -309,8 +309,8 @@ func (r streamRecorder) WriteHeader(code int) {
 	}
 }
 
-// state is a digest of each table, but for the audit and what only tells that
-// somebody was there. With a tenant it is of what that tenant has.
+// state returns a digest of each table, but for the audit and what only tells that somebody was there. With a tenant,
+// the digests are of what that tenant has.
 func (r *rig) state(tenant outbox.ID) map[string]string {
 	r.t.Helper()
 	rows, _ := r.db.Query(r.t.Context(), `

@@ -38,7 +38,7 @@ func (in OfTenant) tenantAt(ctx context.Context, place Fault) (outbox.ID, error)
 	return id, nil
 }
 
-// oneTenant is tenant with the root tenant in place of any.
+// oneTenant returns the tenant as tenant does, with the root tenant in place of any.
 func (in OfTenant) oneTenant(ctx context.Context) (outbox.ID, error) {
 	id, err := in.tenant(ctx)
 	if id.IsZero() {

@@ -45,7 +45,7 @@ func TestOperationsDocListsEveryMetric(t *testing.T) {
 	}
 }
 
-// registeredMetrics is "labels | help" by name.
+// registeredMetrics returns "labels | help" of each metric, by its name.
 func registeredMetrics(t *testing.T) map[string]string {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none") // nothing connects

@@ -19,7 +19,7 @@ type greet struct{ Name string }
 
 func (greet) Kind() string { return "greet" }
 
-// greeter is a mux whose handler does as told.
+// greeter returns a mux whose handler does as told.
 func greeter(handle func(context.Context, string) error) *dispatcher.Mux {
 	mux := new(dispatcher.Mux)
 	dispatcher.Handle(mux, func(ctx context.Context, job *outbox.Job[greet]) error { return handle(ctx, job.Args.Name) })
@@ -44,7 +44,7 @@ func start(t *testing.T, mux *dispatcher.Mux, config Config) *running {
 	return startWith(t, mux, config, func(*process) {})
 }
 
-// startWith is start with a process that was changed before it runs.
+// startWith starts a process as start does, after change has changed it.
 func startWith(t *testing.T, mux *dispatcher.Mux, config Config, change func(*process)) *running {
 	t.Helper()
 	config.AdminAddr = "127.0.0.1:0"
@@ -95,7 +95,7 @@ func (r *running) wait(want error) {
 
 var probe = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 
-// readyz is the status code and the body of /readyz.
+// readyz returns the status code and the body of /readyz.
 func (r *running) readyz() (int, Report) {
 	r.t.Helper()
 	res, err := probe.Get("http://" + r.admin.listener.Addr().String() + "/readyz")

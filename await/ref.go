@@ -21,8 +21,9 @@ type Ref[R any] struct {
 	waiter *Waiter
 }
 
-// Enqueue is [outbox.Enqueue] for a job that will be waited for: it marks the job as watched. Wait after the
-// transaction has committed. If the idempotency key was used before, the reference is to the first job.
+// Enqueue enqueues a job that will be waited for, as [outbox.Enqueue] does, marks it as watched, and returns a
+// reference to it. Wait after the transaction has committed. If the idempotency key was used before, the reference is
+// to the first job.
 func Enqueue[R any](ctx context.Context, w *Waiter, db outbox.DB, args outbox.ResultArgs[R],
 	opts outbox.Options,
 ) (Ref[R], error) {
@@ -66,7 +67,8 @@ func (r Ref[R]) Status(ctx context.Context) (outbox.Status, error) {
 	return now.status, err
 }
 
-// Result is Wait for a job that has already ended: it returns [ErrOpen] if it has not, and [ErrNotFound] at once.
+// Result returns the result of a job that has already ended, as Wait does. It returns [ErrOpen] for a job that has not,
+// and [ErrNotFound] at once.
 func (r Ref[R]) Result(ctx context.Context) (result R, err error) {
 	now, err := r.look(ctx)
 	if err != nil {

@@ -71,7 +71,7 @@ func TestABridgeSaysHowFarItIs(t *testing.T) {
 	}
 }
 
-// gauge is the value of a metric of one bridge.
+// gauge returns the value of a metric of one bridge.
 func gauge(t *testing.T, reg *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := reg.Gather()

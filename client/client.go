@@ -214,7 +214,7 @@ func (r request) segment(name, value, rest string) request {
 	return r
 }
 
-// ask is do for an answer of type A.
+// ask sends a request as do does, and returns its answer of type A.
 func ask[A any](ctx context.Context, c *Client, r request) (answer A, err error) {
 	err = c.do(ctx, r, &answer)
 	return answer, err

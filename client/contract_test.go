@@ -30,17 +30,17 @@ func calling[A any](body any, answer any, call func(context.Context, *Client) (A
 
 const someID = "01976f0e-7a5c-7d3e-8f4b-0123456789ab"
 
-// onID is a route whose only parameter is the id in its path.
+// onID returns a route whose only parameter is the id in its path.
 func onID[A any](answer any, call func(*Client, context.Context, string) (A, error)) route {
 	return calling(nil, answer, func(ctx context.Context, c *Client) (A, error) { return call(c, ctx, someID) })
 }
 
-// acting is an act on one job, with a reason.
+// acting returns the route of an act on one job, with a reason.
 func acting(call func(*Client, context.Context, string) (Job, error)) route {
 	return calling(nil, Job{}, func(ctx context.Context, c *Client) (Job, error) { return call(c, WithReason(ctx, "x"), someID) })
 }
 
-// onSinks is an act on a sink, with a reason.
+// onSinks returns the route of an act on a sink, with a reason.
 func onSinks(call func(*Client, context.Context, string) (Sink, error)) route {
 	return calling(nil, Sink{}, func(ctx context.Context, c *Client) (Sink, error) { return call(c, WithReason(ctx, "x"), "s") })
 }
@@ -49,12 +49,12 @@ func onSchedules[A any](answer any, call func(*Client, context.Context, Schedule
 	return calling(nil, answer, func(ctx context.Context, c *Client) (A, error) { return call(c, ctx, filled[ScheduleName]()) })
 }
 
-// of is a route without parameters.
+// of returns a route without parameters.
 func of[A any](answer any, call func(*Client, context.Context) (A, error)) route {
 	return calling(nil, answer, func(ctx context.Context, c *Client) (A, error) { return call(c, ctx) })
 }
 
-// stream is a route whose answer, of which there is nothing here, is no JSON.
+// stream returns a route whose answer, of which there is nothing here, is no JSON.
 func stream(listen func(context.Context, *Client) error) route {
 	return route{call: func(ctx context.Context, c *Client) error {
 		if err := listen(ctx, c); err == nil || !strings.Contains(err.Error(), "no event stream") {
@@ -321,7 +321,7 @@ func recorded(t *testing.T, r route) sent {
 	return got
 }
 
-// filled is a T with something in every field.
+// filled returns a T with something in every field.
 func filled[T any]() (v T) {
 	fill(reflect.ValueOf(&v).Elem())
 	return v
@@ -413,7 +413,7 @@ func fits(s *schema, typ reflect.Type) bool {
 	return typ.Kind() == reflect.Struct && s.Properties != nil || typ.Kind() == reflect.Map && s.AdditionalProperties != nil
 }
 
-// fieldsOf are the fields by their names in JSON.
+// fieldsOf returns the fields of a type by their names in JSON.
 func fieldsOf(typ reflect.Type) map[string]reflect.Type {
 	fields := map[string]reflect.Type{}
 	for _, f := range reflect.VisibleFields(typ) {

@@ -70,8 +70,8 @@ func TestALineThatTakesLongIsNoSilence(t *testing.T) {
 	}
 }
 
-// listenTo is the events of a server whose answers take turns, the last for good, and
-// the Last-Event-IDs with which it was asked.
+// listenTo listens to the events of a server whose answers take turns, the last for good. It returns what the client
+// yielded, and the Last-Event-IDs with which the server was asked.
 func listenTo(t *testing.T, c Config, answers ...http.HandlerFunc) (yielded string, asked []string, err error) {
 	t.Helper()
 	var n atomic.Int32

@@ -40,7 +40,7 @@ func (everybody) Authenticate(_ context.Context, bearer string) (access.Principa
 	return p, nil
 }
 
-// served is the API on a database of its own, behind what a test puts before it.
+// served serves the API on a database of its own, behind what a test puts before it, and returns a client of it.
 func served(t *testing.T, before func(http.Handler) http.Handler) *client.Client {
 	t.Helper()
 	return servedBy(t, client.Config{Token: secret}, before)

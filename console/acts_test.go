@@ -8,7 +8,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// statusOf is a job's status in the database.
+// statusOf returns a job's status in the database.
 func (r *rig) statusOf(id outbox.ID) (status string) {
 	r.t.Helper()
 	if err := r.db.QueryRow(r.t.Context(), `SELECT status::text FROM outbox.jobs WHERE id = $1 UNION ALL SELECT status::text FROM outbox.history WHERE id = $1`, id).Scan(&status); err != nil {
@@ -17,7 +17,7 @@ func (r *rig) statusOf(id outbox.ID) (status string) {
 	return status
 }
 
-// seen is what a form has of a job that its page has just shown.
+// seen returns what a form has of a job that its page has just shown.
 func (r *rig) seen(id outbox.ID) (while string) {
 	r.t.Helper()
 	if err := r.db.QueryRow(r.t.Context(), `SELECT status::text||'@'||epoch::text FROM outbox.jobs WHERE id = $1`, id).Scan(&while); err != nil {
@@ -33,7 +33,7 @@ func (r *rig) diesOf(id outbox.ID, code string) {
 	r.exec(`UPDATE outbox.jobs SET status = 'dead', epoch = epoch + 1, lease_expires_at = NULL, lease_owner = NULL, last_error_code = $2, failed_at = clock_timestamp() WHERE id = $1`, id, code)
 }
 
-// audited is how many acts of the kind the audit has, with the reason.
+// audited returns how many acts of the kind the audit has, with the reason.
 func (r *rig) audited(act, reason string) (n int) {
 	r.t.Helper()
 	if err := r.db.QueryRow(r.t.Context(), `SELECT count(*) FROM outbox.audit WHERE act = $1 AND reason = $2`, act, reason).Scan(&n); err != nil {

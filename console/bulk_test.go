@@ -13,7 +13,7 @@ import (
 
 var hiddenField = regexp.MustCompile(`<input type="hidden" name="([^"]+)" value="([^"]*)"`)
 
-// hiddenFields are those of the form of an act.
+// hiddenFields returns the hidden fields of the form of an act.
 func (a answer) hiddenFields() url.Values {
 	form := url.Values{}
 	for _, m := range hiddenField.FindAllStringSubmatch(a.Body.String(), -1) {

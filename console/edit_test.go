@@ -25,7 +25,7 @@ func withReceipts(t *testing.T) func(*console.Config) {
 	return func(c *console.Config) { c.Kinds = schemas }
 }
 
-// newEditorRig is a rig whose console has a login that may change payloads.
+// newEditorRig returns a rig whose console has a login that may change payloads.
 func newEditorRig(t *testing.T, change ...func(*console.Config)) *rig {
 	t.Helper()
 	var config console.Config
@@ -38,7 +38,7 @@ func newEditorRig(t *testing.T, change ...func(*console.Config)) *rig {
 	return r
 }
 
-// deadWith is a dead letter with a payload.
+// deadWith stores a dead letter with a payload, and returns its id.
 func (r *rig) deadWith(tenant outbox.ID, kind, payload string) outbox.ID {
 	r.t.Helper()
 	id := r.enqueue(kind, payload, outbox.Options{Tenant: tenant, MaxAttempts: 1})
@@ -65,7 +65,7 @@ var (
 	epochField = regexp.MustCompile(`name="epoch" value="([0-9]+)"`)
 )
 
-// edited is the form of an editor, or of a preview, as a browser sends it.
+// edited returns the form of an editor, or of a preview, with its text changed, as a browser sends it.
 func (a answer) edited(id outbox.ID, change func(string) string) url.Values {
 	a.t.Helper()
 	epoch, area := epochField.FindStringSubmatch(a.Body.String()), textArea.FindStringSubmatch(a.Body.String())

@@ -191,8 +191,9 @@ func (s *site) takes(kept session) bool {
 	return s.config.Authenticator != nil
 }
 
-// isLocal is callers.IsLocal, but it accepts a link on another site's page that a person follows, which is not a
-// request of that page: the page learns nothing of the answer, and GET changes nothing.
+// isLocal reports whether a request is local as callers.IsLocal does, but it accepts a link on another site's page that
+// a person follows, which is not a request of that page: the page learns nothing of the answer, and GET changes
+// nothing.
 func isLocal(r *http.Request) bool {
 	h := r.Header
 	if r.Method == http.MethodGet && h.Get("Sec-Fetch-Mode") == "navigate" && h.Get("Sec-Fetch-Dest") == "document" &&

@@ -22,7 +22,7 @@ type Row struct {
 	Params             []string
 }
 
-// Table is the table of routes.
+// Table returns the table of routes.
 func Table() (rows []Row) {
 	for _, r := range routes {
 		rows = append(rows, Row{r.method, r.path, r.gate.anyone, r.gate.everything, r.gate.needs, strings.Fields(r.params)})
@@ -30,11 +30,11 @@ func Table() (rows []Row) {
 	return rows
 }
 
-// Shapes are those of the statuses; Solid tells which are filled.
+// Shapes returns the shapes of the statuses; Solid tells which are filled.
 func Shapes() map[outbox.Status]string { return shapes }
 func Solid() map[outbox.Status]bool    { return solid }
 
-// Diff is what turns a into b, on a line.
+// Diff returns what turns a into b, on a line.
 func Diff(a, b []string) string {
 	var all []string
 	for _, c := range diff(a, b) {
@@ -43,7 +43,7 @@ func Diff(a, b []string) string {
 	return strings.Join(all, ";")
 }
 
-// Content is what a page shows of a payload of JSON.
+// Content returns what a page shows of a payload of JSON.
 func Content(payload []byte, reveal bool) string {
 	var text strings.Builder
 	for _, t := range (&site{}).contentOf(payload, "application/json", reveal, false).tokens {
@@ -52,13 +52,13 @@ func Content(payload []byte, reveal bool) string {
 	return text.String()
 }
 
-// Editable is what the field of an edit has.
+// Editable returns what the field of an edit has.
 func Editable(payload []byte) (string, error) {
 	p, err := (&site{}).storedPayload(operator.Job{Status: outbox.Failed, ContentType: "application/json", Payload: payload}, false)
 	return p.text, err
 }
 
-// CSVLine is a line of an export.
+// CSVLine returns a line of an export.
 func CSVLine(cells ...string) string {
 	var line strings.Builder
 	_ = writeCSV(&line, nil, cells) // to memory
@@ -76,7 +76,8 @@ func Exported(w http.ResponseWriter, timeout time.Duration, page func(context.Co
 	return v.export(exportedTable{"list", []string{"id"}, page})
 }
 
-// Unrenewed is a cookie of somebody without a refresh token, whom the provider has confirmed at a time.
+// Unrenewed returns the value of a cookie of somebody without a refresh token, whom the provider has confirmed at a
+// time.
 func Unrenewed(key []byte, issuer string, at, expires time.Time) string {
 	text, _ := newCookie(nil, [][]byte{key}).seal("session", session{Ends: at.Add(sessionLength), Person: &person{
 		ID: "x", Issuer: issuer, Confirmed: at,
@@ -85,7 +86,7 @@ func Unrenewed(key []byte, issuer string, at, expires time.Time) string {
 	return text
 }
 
-// Confirmed is the value of a cookie of somebody whom a provider has confirmed.
+// Confirmed returns the value of a cookie of somebody whom a provider has confirmed.
 func Confirmed(key []byte, issuer string, at time.Time) string {
 	text, _ := newCookie(nil, [][]byte{key}).seal("session", session{Ends: at.Add(sessionLength), Person: &person{
 		ID: "x", Issuer: issuer, Confirmed: at,

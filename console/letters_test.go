@@ -15,7 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/watch"
 )
 
-// deadLetter is a job of the tenant that died of an error.
+// deadLetter stores a job of the tenant that died of an error, and returns its id.
 func (r *rig) deadLetter(tenant outbox.ID, kind, code, message string) outbox.ID {
 	r.t.Helper()
 	id := r.enqueue(kind, `{}`, outbox.Options{Tenant: tenant, MaxAttempts: 1})

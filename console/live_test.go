@@ -74,7 +74,7 @@ func serve(t *testing.T, change ...func(*console.Config)) (*rig, *httptest.Serve
 	return r, server
 }
 
-// next is the next event that is a change, or the end of the stream.
+// next returns the next event that is a change, or the end of the stream, of which ok is false.
 func next(t *testing.T, events <-chan event) (e event, ok bool) {
 	t.Helper()
 	for patience := time.After(30 * time.Second); ; {

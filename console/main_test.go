@@ -65,7 +65,7 @@ func newRig(t *testing.T, change ...func(*console.Config)) *rig {
 	return newRigOn(t, pgtest.New(t), change...)
 }
 
-// newRigOn is one of several processes of a console, which share a database.
+// newRigOn returns a rig of one of several processes of a console, which share a database.
 func newRigOn(t *testing.T, db *pgxpool.Pool, change ...func(*console.Config)) *rig {
 	t.Helper()
 	r := &rig{t: t, db: db, token: "all", asked: new(statements)}
@@ -86,14 +86,14 @@ func newRigOn(t *testing.T, db *pgxpool.Pool, change ...func(*console.Config)) *
 	return r
 }
 
-// as is the rig with another's token; "" is nobody's.
+// as returns the rig with another's token; "" is nobody's.
 func (r *rig) as(token string) *rig {
 	other := *r
 	other.token = token
 	return &other
 }
 
-// cookies are those of somebody who has signed in.
+// cookies signs in with the rig's token, and returns the cookies of somebody who has; nil without a token.
 func (r *rig) cookies() []*http.Cookie {
 	r.t.Helper()
 	if r.token == "" {
@@ -125,7 +125,7 @@ func (r *rig) send(req *http.Request) answer {
 	return answer{w, r.t}
 }
 
-// get is a page, relative to the console, for whom the rig has a token.
+// get returns a page, relative to the console, for whom the rig has a token.
 func (r *rig) get(page string) answer {
 	r.t.Helper()
 	req := httptest.NewRequestWithContext(r.t.Context(), "GET", "/"+page, nil)
@@ -180,7 +180,7 @@ var (
 	unescape = strings.NewReplacer("&lt;", "<", "&gt;", ">", "&#34;", `"`, "&#39;", "'", "&amp;", "&")
 )
 
-// text is what a person reads, without the head of the page.
+// text returns what a person reads, without the head of the page.
 func (a answer) text() string {
 	body := a.Body.String()
 	if _, main, ok := strings.Cut(body, "<body>"); ok {
@@ -223,7 +223,7 @@ func (s *statements) TraceBatchQuery(_ context.Context, _ *pgx.Conn, d pgx.Trace
 }
 func (s *statements) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// take is what was asked since it was called last.
+// take returns what was asked since it was called last.
 func (s *statements) take() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,8 +252,8 @@ func (r *rig) exec(sql string, args ...any) {
 // evil is text that every page has to show as text.
 const evil = `<img src=x onerror=alert(1)></script><b>"'&` + "\u202e\u200b"
 
-// evilJob is a dead letter whose every text is hostile, with a failed attempt, a log, progress, a step and an audit
-// entry.
+// evilJob stores a dead letter whose every text is hostile, with a failed attempt, a log, progress, a step and an audit
+// entry, and returns its id.
 func (r *rig) evilJob(tenant outbox.ID) outbox.ID {
 	r.t.Helper()
 	payload := `{"id":1970670598291982290,"z":1.50,"a":"<img src=x onerror=alert(1)><\/script>","nul":"\u0000","password":"hunter2"}`

@@ -36,7 +36,7 @@ func (l *log) String() string {
 	return l.text.String()
 }
 
-// newRigAt is a console at which operators of a provider sign in.
+// newRigAt returns a rig of a console at which operators of a provider sign in, and what the console logs.
 func newRigAt(t *testing.T, p *oidctest.Provider, change ...func(*console.Config)) (*rig, *log) {
 	t.Helper()
 	lines := new(log)
@@ -67,7 +67,7 @@ type visitor struct {
 
 func (r *rig) visitor() *visitor { return &visitor{r, map[string]*http.Cookie{}} }
 
-// copied is another browser with the same cookies.
+// copied returns another browser with the same cookies.
 func (v *visitor) copied() *visitor {
 	other := v.visitor()
 	for name, c := range v.jar {
@@ -92,7 +92,7 @@ func (v *visitor) ask(method, page string) answer {
 	return a
 }
 
-// elsewhere is where an address of the provider leads to: a page of the console.
+// elsewhere returns where an address of the provider leads to: a page of the console.
 func elsewhere(t *testing.T, address string) (page string) {
 	t.Helper()
 	client := &http.Client{
@@ -115,7 +115,7 @@ func elsewhere(t *testing.T, address string) (page string) {
 	return page
 }
 
-// atProvider is a visit to the provider; it returns the page that it leads back to.
+// atProvider visits the provider, and returns the page that it leads back to.
 func (v *visitor) atProvider(back string) (callback string) {
 	v.t.Helper()
 	to := v.ask("GET", "provider?"+url.Values{"back": {back}}.Encode()).is(http.StatusSeeOther).Header().Get("Location")

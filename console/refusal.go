@@ -24,7 +24,7 @@ type refusal struct {
 
 func (r refusal) Error() string { return r.title + ". " + r.next }
 
-// notAllowed is the refusal for principals that lack a capability.
+// notAllowed returns the refusal for principals that lack a capability.
 func notAllowed(capability string) refusal {
 	return refusal{http.StatusForbidden, "You may not see this", "It takes the capability " + capability +
 		", which your login does not have. " +

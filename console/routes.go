@@ -158,7 +158,8 @@ func routeOf(r *http.Request) (found *route, allowed []string) {
 	return nil, allowed
 }
 
-// home is the first page.
+// home answers for the first page: it redirects to the first page that the principal may open, or to "me" if there is
+// none.
 func (s *site) home(v *visit) error {
 	for _, r := range v.nav() {
 		return v.redirect(link(r.path))

@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// fieldsOf are the hidden fields of a form, each as often as it is there.
+// fieldsOf returns the hidden fields of a form, each as often as it is there.
 func (a answer) fieldsOf() url.Values {
 	form := url.Values{}
 	for _, m := range hiddenField.FindAllStringSubmatch(a.Body.String(), -1) {

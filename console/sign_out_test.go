@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/oidctest"
 )
 
-// withToken is a browser whose person has signed in with a token.
+// withToken returns a browser whose person has signed in with a token.
 func (r *rig) withToken(token string) *visitor {
 	r.t.Helper()
 	v := r.as(token).visitor()
@@ -20,7 +20,7 @@ func (r *rig) withToken(token string) *visitor {
 	return v
 }
 
-// at is the same browser at another process of the console.
+// at returns the same browser at another process of the console.
 func (v *visitor) at(r *rig) *visitor {
 	other := v.copied()
 	other.rig = r

@@ -13,7 +13,7 @@ import (
 
 var entryField = regexp.MustCompile(`name="entry" value="(\d+)"`)
 
-// undoes is the form on the page that an act led to; nil if the page has none.
+// undoes returns the form on the page that an act led to; nil if the page has none.
 func (a answer) undoes(r *rig) url.Values {
 	r.t.Helper()
 	page := r.get(a.is(303).Header().Get("Location")).is(200)
@@ -58,7 +58,7 @@ func reversibles(operation outbox.ID) map[string]reversible {
 	}
 }
 
-// thingsToUndo are a schedule, a sink and an operation.
+// thingsToUndo stores a schedule, a sink and an operation, and returns the operation's id.
 func (r *rig) thingsToUndo() (operation outbox.ID) {
 	r.t.Helper()
 	r.exec(`INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) VALUES ($1, 'sync', '1 hour', 'sync', '{}', now() + interval '1 hour')`, tenantA)

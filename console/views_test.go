@@ -62,7 +62,7 @@ func (a answer) hasHTML(texts ...string) answer {
 	return a
 }
 
-// viewNamed is the form that deletes a view.
+// viewNamed returns the form that deletes a view.
 func viewNamed(name string, shared bool) url.Values {
 	form := url.Values{"name": {name}, "reason": {""}}
 	if shared {

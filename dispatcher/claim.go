@@ -61,7 +61,8 @@ func (c *claimer) claim(ctx context.Context, p scheduler.Plan) (n int, err error
 	return n, nil
 }
 
-// claimWithin is claim for a queue with limits. It ends the transaction; no job starts before the commit.
+// claimWithin claims jobs as claim does, for a queue with limits. It ends the transaction; no job starts before the
+// commit.
 func (c *claimer) claimWithin(ctx context.Context, p scheduler.Plan, a *allowance) (n int, err error) {
 	defer a.conn.Release() // after an error with an open transaction: the pool closes the connection
 	var batches []*claimBatch

@@ -2,7 +2,7 @@ package dispatcher
 
 import "github.com/posthaste-dev/posthaste/internal/engine"
 
-// Worker is the name under which the dispatcher holds leases.
+// Worker returns the name under which the dispatcher holds leases.
 func (d *Dispatcher) Worker() string { return d.process.worker }
 
 // Wake does what a commit of an attached producer does.

@@ -51,7 +51,7 @@ func inMemory(t *testing.T, workers int, handler func(context.Context, *outbox.J
 	inMemoryOf(t, workers, mux, config, drive)
 }
 
-// inMemoryOf is inMemory with the test's own mux.
+// inMemoryOf starts a queue as inMemory does, with the test's own mux.
 func inMemoryOf(t *testing.T, workers int, mux *Mux, config Config, drive func(r rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -43,7 +43,7 @@ func HandleMany[T outbox.Args](m *Mux, handler func(ctx context.Context, jobs []
 	}, batch, config...)
 }
 
-// HandleManyRaw is like [HandleMany] for a handler that reads the payloads' bytes.
+// HandleManyRaw registers a handler as [HandleMany] does. The handler reads the payloads' bytes.
 func (m *Mux) HandleManyRaw(kind string, handler func(ctx context.Context, jobs []*outbox.Claimed) []error,
 	batch BatchConfig, config ...KindConfig,
 ) {

@@ -124,9 +124,9 @@ func handleAs[T any](m *Mux, kind string, handler func(context.Context, *outbox.
 	}, config...)
 }
 
-// HandleResult is like [Handle] for a handler that returns a result. The result is stored as JSON with the succeeded
-// job. T declares the result's type by embedding [outbox.Returns], so that the handler agrees with callers that wait
-// for the result (package await).
+// HandleResult registers a handler as [Handle] does. The handler returns a result, which is stored as JSON with the
+// succeeded job. T declares the result's type by embedding [outbox.Returns], so that the handler agrees with callers
+// that wait for the result (package await).
 func HandleResult[T outbox.ResultArgs[R], R any](m *Mux,
 	handler func(ctx context.Context, job *outbox.Job[T]) (R, error), config ...KindConfig,
 ) {

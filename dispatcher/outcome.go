@@ -28,9 +28,9 @@ func RetryAfter(wait time.Duration, err error) error {
 	return &outcome.Postponed{Wait: wait, Err: cmpErr(err, "asked to be retried later")}
 }
 
-// RetryAtLeast is like [RetryAfter] for a time that another system asked for, such as the Retry-After header of an HTTP
-// response. The job waits at least as long as its back-off says, so that a receiver that answers "at once" does not use
-// up every attempt within a second.
+// RetryAtLeast retries the job as [RetryAfter] does, for a time that another system asked for, such as the Retry-After
+// header of an HTTP response. The job waits at least as long as its back-off says, so that a receiver that answers "at
+// once" does not use up every attempt within a second.
 func RetryAtLeast(wait time.Duration, err error) error {
 	return &outcome.Postponed{Wait: wait, AtLeast: true, Err: cmpErr(err, "asked to be retried later")}
 }
@@ -55,9 +55,9 @@ func Unavailable(err error, retryAfter time.Duration) error {
 	return &outcome.Unavailable{Err: cmpErr(err, "unavailable"), Wait: max(retryAfter, 0)}
 }
 
-// TargetUnavailable is like [Unavailable] for a kind whose jobs have different targets, such as the webhooks of many
-// customers: this job's target is unavailable, and the targets of other jobs need not be. The kind stays available, and
-// each job waits on its own.
+// TargetUnavailable reports an outage as [Unavailable] does, for a kind whose jobs have different targets, such as the
+// webhooks of many customers: this job's target is unavailable, and the targets of other jobs need not be. The kind
+// stays available, and each job waits on its own.
 func TargetUnavailable(err error, retryAfter time.Duration) error {
 	return &outcome.Unavailable{Err: cmpErr(err, "unavailable"), Wait: max(retryAfter, 0), OfTarget: true}
 }

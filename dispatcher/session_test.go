@@ -21,7 +21,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// prepared is one of the dispatcher's own sessions.
+// prepared returns one of the dispatcher's own sessions.
 func prepared(t *testing.T, db *pgxpool.Pool) *pgx.Conn {
 	t.Helper()
 	pool, err := openControlPool(t.Context(), db, 1)

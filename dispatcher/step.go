@@ -63,9 +63,9 @@ func Step[R any](ctx context.Context, job *outbox.Claimed, name string,
 	return result, nil
 }
 
-// StepTx is like [Step] for an effect in the jobs' own database. It begins a transaction on db, fn makes its changes
-// through tx, and the changes and the step's result commit together. So the changes are made exactly once, whatever
-// crashes, and not at all if this attempt no longer holds the job. fn must not end tx.
+// StepTx runs a part of a job as [Step] does, for an effect in the jobs' own database. It begins a transaction on db,
+// fn makes its changes through tx, and the changes and the step's result commit together. So the changes are made
+// exactly once, whatever crashes, and not at all if this attempt no longer holds the job. fn must not end tx.
 //
 // StepTx locks the job's row only after fn has returned. So a transaction that outlasts the lease is rolled back if
 // another worker has taken the job over meanwhile. If db begins its transactions at REPEATABLE READ or SERIALIZABLE,

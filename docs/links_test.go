@@ -132,7 +132,8 @@ func anchorsOf(t *testing.T, file string) []string {
 	return anchors
 }
 
-// slug is the anchor of a heading: letters, digits, underscores and hyphens of it in lower case, spaces as hyphens.
+// slug returns the anchor of a heading: letters, digits, underscores and hyphens of it in lower case, spaces as
+// hyphens.
 func slug(title string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -82,8 +82,8 @@ type sentence struct {
 
 var sentenceEnd = regexp.MustCompile(`[.?!](?:\*\*|\))? `)
 
-// sentences are those of a page, each in one line. A paragraph, an item of a list, a heading and a cell of a table end
-// one; what stands in code is no prose.
+// sentences returns the sentences of a page, each in one line. A paragraph, an item of a list, a heading and a cell of
+// a table end one; what stands in code is no prose.
 func sentences(text string) []sentence {
 	blank := func(block string) string { return strings.Repeat("\n", strings.Count(block, "\n")) }
 	text = fenced.ReplaceAllStringFunc(text, blank)

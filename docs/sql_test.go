@@ -155,7 +155,7 @@ var sqlViews = map[string]string{
 	"open_jobs":       "A job that is not closed, dead letters included. `payload` is NULL if it is not JSON.",
 }
 
-// describe is a function's part of reference/sql.md.
+// describe returns a function's part of reference/sql.md.
 func describe(t *testing.T, name, arguments, result string) string {
 	t.Helper()
 	f, ok := sqlFunctions[name]

@@ -125,7 +125,8 @@ func sortedStatuses() []string {
 	return all
 }
 
-// text is a text whose last line has its middle there: a long one has two lines, broken near its middle.
+// text returns the SVG of a text whose last line has its middle there: a long one has two lines, broken near its
+// middle.
 func text(class, content string, x, y int) string {
 	lines := []string{content}
 	if len(content) > 18 {

@@ -42,7 +42,7 @@ func examine(t *testing.T, p Patient) []Finding {
 	return findings
 }
 
-// pinned is a pool as the command has: its sessions are not set as others are.
+// pinned returns a pool as the command has: its sessions are not set as others are.
 func pinned(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
 	t.Helper()
 	config := db.Config()

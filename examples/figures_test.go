@@ -51,7 +51,7 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
-// run is when the figures were measured, and of which commit.
+// run returns when the figures were measured, and of which commit.
 func run(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/benchmarks/results.jsonl")
@@ -99,7 +99,8 @@ func medians(t *testing.T, measurement, figure string) map[string]float64 {
 	return all
 }
 
-// latencyRow is the row of the README's table for one setting. Which process enqueues makes a difference to ours only.
+// latencyRow returns the row of the README's table for one setting. Which process enqueues makes a difference to ours
+// only.
 func latencyRow(setting string, ours float64, others map[string]float64) string {
 	row := "| " + setting
 	for _, ms := range []float64{ours, others["river"], others["graphile-worker"]} {

@@ -67,8 +67,7 @@ func showsCompiledCode(t *testing.T, page string, sources []string) {
 	}
 }
 
-// shown is the part of a source that is to be shown: between the marker lines if
-// it has them.
+// shown returns the part of a source that is to be shown: between the marker lines if it has them.
 func shown(source string) (string, error) {
 	_, rest, begins := strings.Cut(source, snippetBegin)
 	if !begins {

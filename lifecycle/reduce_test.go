@@ -10,7 +10,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// life is the events of a job that fails once and is completed.
+// life returns the events of a job that fails once and is completed.
 func life() []lifecycle.Event {
 	job, at := outbox.NewID(), time.Date(2026, 11, 26, 10, 0, 0, 0, time.UTC)
 	e := func(n int, name lifecycle.Name, previous, state outbox.Status, epoch int64, attempt int) lifecycle.Event {

@@ -105,7 +105,7 @@ func (p *proxy) inject(query string) {
 	}
 }
 
-// current is the connections that are not closed.
+// current returns the connections that are not closed.
 func (p *proxy) current() []*pair {
 	p.mu.Lock()
 	defer p.mu.Unlock()

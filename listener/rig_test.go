@@ -155,7 +155,7 @@ func (r *rig) exec(t *testing.T, sql string, args ...any) {
 	}
 }
 
-// metric is the value of a counter or gauge, or the number of a histogram's observations.
+// metric returns the value of a counter or gauge, or the number of a histogram's observations.
 func (r *rig) metric(t *testing.T, name string) float64 {
 	t.Helper()
 	families, err := r.reg.Gather()
@@ -210,7 +210,7 @@ func (j *journal) bytes() []byte {
 	return bytes.Clone(j.buf.Bytes())
 }
 
-// news is every message above Debug, in order.
+// news returns every message above Debug, in order.
 func (j *journal) news(t *testing.T) []string {
 	t.Helper()
 	var messages []string

@@ -61,7 +61,8 @@ func (r *run) connect(ctx context.Context) (*pgx.Conn, error) {
 	return ln.conn, nil
 }
 
-// note is pgxlisten's LogError. It only stores the error: endSession and connect know what it means, and log it.
+// note stores an error; it is pgxlisten's LogError. It does no more: endSession and connect know what the error means,
+// and log it.
 func (r *run) note(_ context.Context, err error) { r.cause = err }
 
 func (r *run) endSession(ctx context.Context) {
@@ -79,8 +80,8 @@ func (r *run) endSession(ctx context.Context) {
 	}
 }
 
-// listening is called when LISTEN has succeeded, once per channel. Earlier notifications are lost, so it sets the
-// signals: something may have been missed.
+// listening sets the signals when LISTEN has succeeded, because earlier notifications are lost: something may have been
+// missed. It is called once per channel.
 func (r *run) listening(ctx context.Context) {
 	if !r.session.listening(ctx) {
 		return

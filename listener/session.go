@@ -63,7 +63,7 @@ func (s *session) end() {
 	s.line.hangUp()
 }
 
-// returned is called when a canary comes back.
+// returned notes that a canary has come back; it is called then.
 func (s *session) returned() {
 	select {
 	case s.back <- time.Now():

@@ -13,7 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// startKind is a rig whose jobs are of a kind with a config.
+// startKind starts a rig whose jobs are of a kind with a config.
 func startKind(t *testing.T, kind dispatcher.KindConfig) *rig {
 	t.Helper()
 	var mux Mux

@@ -39,7 +39,7 @@ type stream struct {
 
 func (stream) Kind() string { return "stream" }
 
-// do is a job that does something.
+// do returns a job that does something.
 func do(f func(ctx context.Context) error) stream { return stream{Do: f} }
 
 func nothing(context.Context) error { return nil }
@@ -61,7 +61,7 @@ func start(t *testing.T, config Config) *rig {
 	return r
 }
 
-// prepare is start without Run.
+// prepare makes a rig as start does, without Run.
 func prepare(t *testing.T, config Config) *rig {
 	t.Helper()
 	var mux Mux
@@ -116,7 +116,7 @@ func (r *rig) want(id outbox.ID, status outbox.Status, attempt int, code string)
 	}
 }
 
-// metric is the sum of the series of a name.
+// metric returns the sum of the series of a name.
 func (r *rig) metric(name string) (sum float64) {
 	r.t.Helper()
 	families, err := r.reg.Gather()

@@ -44,7 +44,7 @@ func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox
 // none is the result type of a handler without a result.
 type none struct{}
 
-// HandleResult is Handle for a handler whose result [Result] returns.
+// HandleResult registers a handler as Handle does. [Result] returns the handler's result.
 func HandleResult[T outbox.Args, R any](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) (R, error),
 	config ...dispatcher.KindConfig,
 ) {

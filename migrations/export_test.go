@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ApplyWithin is Apply with a patience of its own.
+// ApplyWithin brings the schema up to date as Apply does, with a patience of its own.
 func ApplyWithin(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, *pgxpool.Pool) error, patience time.Duration) error {
 	return patiently(ctx, pool, patience, func() error { return up(ctx, pool, numbered, patience) })
 }

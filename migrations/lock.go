@@ -32,8 +32,8 @@ const settings = `
 	FROM pg_settings
 	WHERE name IN ('lock_timeout', 'statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')`
 
-// refuseShared is an error where a session is not ours from one statement to the next: goose's lock and settings would
-// stay on sessions that other clients get.
+// refuseShared returns an error where a session is not ours from one statement to the next: goose's lock and settings
+// would stay on sessions that other clients get.
 func refuseShared(ctx context.Context, pool *pgxpool.Pool) error {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {

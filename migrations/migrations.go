@@ -129,7 +129,7 @@ func ensureSchema(ctx context.Context, pool *pgxpool.Pool) error {
 	return err
 }
 
-// refuseInbox is an error where a consumer has made its tables by inbox.DDL, which the numbered files make, too.
+// refuseInbox returns an error where a consumer has made its tables by inbox.DDL, which the numbered files make, too.
 func refuseInbox(ctx context.Context, pool *pgxpool.Pool) error {
 	var alone bool
 	err := pool.QueryRow(ctx, `SELECT to_regclass('outbox.jobs') IS NULL

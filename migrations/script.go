@@ -42,9 +42,9 @@ INSERT INTO %[4]s (version_id, is_applied)
 SELECT 0, true WHERE NOT EXISTS (SELECT FROM %[4]s);
 `, int64(lockID), revision, release.Name(), VersionTable, Latest())
 
-// Script is what Up does as SQL, for people who apply it by hand: the numbered files after a
-// version, and all functions and views. It records what it applies as Up does. It is not for
-// databases from before the migrations were squashed: Up takes these over.
+// Script returns what Up does as SQL, for people who apply it by hand: the numbered files after a version, and all
+// functions and views. The SQL records what it applies as Up does. It is not for databases from before the migrations
+// were squashed: Up takes these over.
 func Script(after int64) string {
 	var b strings.Builder
 	b.WriteString(scriptHeader)
@@ -72,7 +72,7 @@ func Script(after int64) string {
 	return b.String()
 }
 
-// withoutMarks is a file without goose's marks.
+// withoutMarks returns a file without goose's marks.
 func withoutMarks(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {

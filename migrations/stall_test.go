@@ -122,7 +122,7 @@ func migrateBesideProducers(t *testing.T) {
 	}
 }
 
-// oldDatabase is one of an older release, with so many open jobs.
+// oldDatabase returns a database of an older release, with so many open jobs.
 func oldDatabase(t *testing.T, jobs int) *pgxpool.Pool {
 	t.Helper()
 	db := pgtest.NewEmpty(t)
@@ -134,8 +134,8 @@ func oldDatabase(t *testing.T, jobs int) *pgxpool.Pool {
 	return db
 }
 
-// stallOfAMigration is how long the longest of many enqueues takes while a database is migrated, without the time for
-// which the machine was busy with something else.
+// stallOfAMigration returns how long the longest of many enqueues takes while a database is migrated, without the time
+// for which the machine was busy with something else.
 func stallOfAMigration(t *testing.T, jobs int) time.Duration {
 	db := oldDatabase(t, jobs)
 	stop := make(chan struct{})

@@ -42,7 +42,7 @@ func (f file) revision() int {
 
 func isNumbered(name string) bool { return !strings.Contains(name, "/") }
 
-// version is the number that the name of a numbered file begins with.
+// version returns the number that the name of a numbered file begins with.
 func version(name string) int64 {
 	number, _, _ := strings.Cut(name, "_")
 	v, err := strconv.ParseInt(number, 10, 64)
@@ -70,7 +70,7 @@ var files = sync.OnceValue(func() (all []file) {
 	return all
 })
 
-// Latest is the number of this build's latest numbered file.
+// Latest returns the number of this build's latest numbered file.
 func Latest() (latest int64) {
 	for _, f := range files() {
 		if f.numbered() {
@@ -222,7 +222,7 @@ func read(ctx context.Context, db querier) (recorded, error) {
 // row's revision is the release's.
 const floors = "floor/"
 
-// floor is the oldest release whose builds work with the schema; 0 where none is stored.
+// floor returns the oldest release whose builds work with the schema; 0 where none is stored.
 func (r recorded) floor() (revision int, name string) {
 	for row, e := range r {
 		if of, is := strings.CutPrefix(row, floors); is && e.revision > revision {
@@ -232,7 +232,7 @@ func (r recorded) floor() (revision int, name string) {
 	return revision, name
 }
 
-// revision is that of the newest build that made the functions and views.
+// revision returns the revision of the newest build that made the functions and views.
 func (r recorded) revision() (newest int) {
 	for _, e := range r {
 		newest = max(newest, e.revision)
@@ -260,7 +260,7 @@ func (r recorded) compare(f file) Condition {
 	}
 }
 
-// unknown are the files of the database that this build does not have, sorted.
+// unknown returns the files of the database that this build does not have, sorted.
 func (r recorded) unknown() (names []string) {
 	for name := range r {
 		if !strings.HasPrefix(name, floors) &&
@@ -272,8 +272,8 @@ func (r recorded) unknown() (names []string) {
 	return names
 }
 
-// ofUnknown is what a file that this build does not have says of the schema: it comes from a
-// newer build, or is a function that has been taken out since.
+// ofUnknown returns what a file that this build does not have says of the schema: it comes from a newer build, or is a
+// function that has been taken out since.
 func (r recorded) ofUnknown(name string) Condition {
 	switch {
 	case isNumbered(name) || r[name].revision > revision:
@@ -285,9 +285,9 @@ func (r recorded) ofUnknown(name string) Condition {
 	}
 }
 
-// state is the condition of the whole. That a numbered file is edited weighs most, because
-// nothing repairs it; then what is missing, because this build needs it. Which functions a
-// database has says nothing where another build's numbered files are.
+// state returns the condition of the whole. That a numbered file is edited weighs most, because nothing repairs it;
+// then what is missing, because this build needs it. Which functions a database has says nothing where another build's
+// numbered files are.
 func (r recorded) state() State {
 	if len(r) == 0 {
 		return State{Condition: Behind}

@@ -16,8 +16,7 @@ import (
 	"github.com/posthaste-dev/posthaste/migrations/migrate"
 )
 
-// ofOldChain is a database as the 24 migrations made it that there were before they were
-// squashed.
+// ofOldChain returns a database as the 24 migrations made it that there were before they were squashed.
 func ofOldChain(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	pgtest.New(t) // the roles are there
@@ -146,7 +145,7 @@ func TestADatabaseOfFewerMigrationsIsRefused(t *testing.T) {
 	}
 }
 
-// tables are those of the schema but the migrations' own record.
+// tables returns the tables of the schema but the migrations' own record.
 func tables(t *testing.T, db *pgxpool.Pool) []string {
 	t.Helper()
 	rows, err := db.Query(t.Context(), `SELECT oid::regclass::text FROM pg_class
@@ -161,7 +160,7 @@ func tables(t *testing.T, db *pgxpool.Pool) []string {
 	return names
 }
 
-// contents is every row of tables, by table.
+// contents returns every row of tables, by table.
 func contents(t *testing.T, db *pgxpool.Pool, tables []string) map[string]string {
 	t.Helper()
 	all := map[string]string{}

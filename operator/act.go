@@ -63,7 +63,7 @@ func (o *Operator) refuse(ctx context.Context, id outbox.ID, act string) error {
 	return &StatusError{ID: id, Status: job.Status, Act: act}
 }
 
-// jobTo is Job with errors that name the intended act.
+// jobTo returns a job as Job does, with errors that name the intended act.
 func (o *Operator) jobTo(ctx context.Context, act string, id outbox.ID) (Job, error) {
 	job, err := o.Job(ctx, id)
 	if errors.Is(err, ErrNotFound) {

@@ -26,7 +26,7 @@ func exec(t *testing.T, db outbox.DB, sql string, args ...any) {
 	}
 }
 
-// inStatus is a new job in any status, with the epoch of its last claim.
+// inStatus returns a new job in any status, with the epoch of its last claim.
 func inStatus(t *testing.T, o *operator.Operator, db *pgxpool.Pool, status outbox.Status) (id outbox.ID, epoch int64) {
 	t.Helper()
 	switch status {

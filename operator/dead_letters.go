@@ -130,8 +130,8 @@ func (o *Operator) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, lim
 	return o.GrowingDeadLetterGroups(ctx, f, 0, limit)
 }
 
-// GrowingDeadLetterGroups is [Operator.DeadLetterGroups], but first returns the groups whose last dead letter is no
-// older than within, however small they are.
+// GrowingDeadLetterGroups returns groups as [Operator.DeadLetterGroups] does, but first those whose last dead letter is
+// no older than within, however small they are.
 func (o *Operator) GrowingDeadLetterGroups(ctx context.Context, f DeadLetterFilter, within time.Duration,
 	limit int,
 ) ([]DeadLetterGroup, error) {

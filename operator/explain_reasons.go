@@ -267,7 +267,7 @@ func (f *facts) ofTheKey() (found []Reason) {
 	return found
 }
 
-// parked is the reason of a job whose key is parked.
+// parked returns the reason of a job whose key is parked.
 func (f *facts) parked(unblock Act) Reason {
 	j, k := f.job, f.waits
 	r := Reason{

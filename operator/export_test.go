@@ -10,12 +10,12 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Within is an operator in a transaction.
+// Within returns an operator in a transaction.
 func Within(tx pgx.Tx) *Operator {
 	return &Operator{db: sqlgen.New(tx), txs: tx, by: by{actor: unknownActor}}
 }
 
-// FirstPage is a page of rounds that begin with so few rows, and of one of them at a time.
+// FirstPage returns a page of rounds that begin with so few rows, and of one of them at a time.
 func (o *Operator) FirstPage(ctx context.Context, f Filter, rows int32) (Page, error) {
 	var page Page
 	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
@@ -25,7 +25,7 @@ func (o *Operator) FirstPage(ctx context.Context, f Filter, rows int32) (Page, e
 	return page, err
 }
 
-// FirstAuditPage is the same of the audit.
+// FirstAuditPage returns such a page of the audit.
 func (o *Operator) FirstAuditPage(ctx context.Context, f AuditFilter, rows int32) (page AuditPage, err error) {
 	err = o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
 		page, err = readAudit(ctx, db, f, rows, 0)
@@ -34,7 +34,7 @@ func (o *Operator) FirstAuditPage(ctx context.Context, f AuditFilter, rows int32
 	return page, err
 }
 
-// FirstLetters is a page of dead letters of rounds that begin with so few rows, and of one of them at a time.
+// FirstLetters returns a page of dead letters of rounds that begin with so few rows, and of one of them at a time.
 func (o *Operator) FirstLetters(ctx context.Context, f DeadLetterFilter, before outbox.ID, limit int, rows int32) (DeadLetterPage, error) {
 	var page DeadLetterPage
 	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
@@ -44,8 +44,7 @@ func (o *Operator) FirstLetters(ctx context.Context, f DeadLetterFilter, before 
 	return page, err
 }
 
-// Planned is the operator, with the server's plan of each statement that it runs by
-// index.
+// Planned returns the operator, which adds to plans the server's plan of each statement that it runs by index.
 func (o *Operator) Planned(plans *[]string) *Operator {
 	planned := *o
 	planned.txs = planning{o.pool, plans}

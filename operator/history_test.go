@@ -27,7 +27,7 @@ func succeed(t *testing.T, db *pgxpool.Pool, tenant outbox.ID, n int) {
 		FROM generate_series(0, $2 - 1) AS i`, tenant, n)
 }
 
-// copies are the open jobs, in the order in which they are due, and of a key in its order.
+// copies returns the open jobs, in the order in which they are due, and of a key in its order.
 func copies(t *testing.T, db *pgxpool.Pool) (all []string) {
 	t.Helper()
 	rows, err := db.Query(t.Context(), `

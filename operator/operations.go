@@ -14,6 +14,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -53,16 +54,18 @@ type NewOperation struct {
 
 // Operation is the progress of an act on many jobs.
 type Operation struct {
-	ID         outbox.ID
-	Tenant     outbox.ID // zero means all tenants
-	Act        OperationAct
-	Filter     DeadLetterFilter // of an act on dead letters
-	Jobs       OpenFilter       // of an act on open jobs; without AsOf, because the jobs are known by now
-	Edit       JobEdit          // of EditJobs
-	PerSecond  float64
-	Matched    int64 // jobs at the beginning
-	Done       int64
-	Passed     int64 // skipped: something else happened to them meanwhile, or their deadline has passed
+	ID        outbox.ID
+	Tenant    outbox.ID // zero means all tenants
+	Act       OperationAct
+	Filter    DeadLetterFilter // of an act on dead letters
+	Jobs      OpenFilter       // of an act on open jobs; without AsOf, because the jobs are known by now
+	Edit      JobEdit          // of EditJobs
+	PerSecond float64
+	Matched   int64 // jobs at the beginning
+	Done      int64
+	// Passed counts the jobs that were skipped: something else happened to them meanwhile, their deadline has passed,
+	// or the database refused the act on them.
+	Passed     int64
 	Actor      string
 	Reason     string
 	RequestID  string // of its entries in the audit
@@ -307,15 +310,12 @@ const (
 
 // RunOperations takes the steps of operations until ctx ends, and then returns nil. Any number of processes may run it:
 // a step is one transaction, which locks its operation, and is done completely or not at all. RunOperations passes
-// errors of steps, which it retries, to complain; nil discards them.
+// the errors of [Operator.StepOperation] to complain; nil discards them.
 func (o *Operator) RunOperations(ctx context.Context, complain func(error)) error {
 	for ctx.Err() == nil {
 		pause, err := o.StepOperation(ctx)
-		if err != nil && ctx.Err() == nil {
-			pause = operationAgain
-			if complain != nil {
-				complain(err)
-			}
+		if err != nil && ctx.Err() == nil && complain != nil {
+			complain(err)
 		}
 		_ = backoff.Sleep(ctx, pause)
 	}
@@ -324,11 +324,15 @@ func (o *Operator) RunOperations(ctx context.Context, complain func(error)) erro
 
 // StepOperation takes a step that is due, if there is one, and returns when to look again. Of a tenant's operations it
 // takes the one that is due first, and it serves all tenants equally often. It is [Operator.RunOperations] once.
+//
+// A step that fails is tried again. But if the database refuses the act on a single job, as a trigger of yours may, the
+// step passes over that job, and StepOperation returns the refusal.
 func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err error) {
 	if o.in != nil {
 		return operationPoll, errInTx
 	}
 	var failed sqlgen.TakeOperationRow
+	var passedOver error
 	bound, cancel := context.WithTimeout(ctx, 3*statementTimeout)
 	defer cancel()
 	everything := WithTenant(bound, outbox.ID{})
@@ -341,7 +345,7 @@ func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err 
 		if again = time.Duration(taken[0].DueInSeconds * float64(time.Second)); again > 0 {
 			return nil
 		}
-		if err = o.step(bound, tx, taken[0]); err != nil {
+		if passedOver, err = o.step(bound, tx, taken[0]); err != nil {
 			failed = taken[0]
 		}
 		return err
@@ -355,29 +359,56 @@ func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err 
 			soon, sqlgen.DelayOperationParams{ID: failed.ID, Pause: pgvalue.Interval(operationAgain), Failure: text})
 	}
 	if err != nil {
-		return operationPoll, fmt.Errorf("take a step of an operation: %w", err)
+		return operationAgain, fmt.Errorf("take a step of an operation: %w", err)
 	}
-	return again, nil
+	return again, passedOver
 }
 
-// step acts on the next page of an operation's jobs, in the transaction that locks it.
-func (o *Operator) step(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperationRow) error {
+// step acts on the next page of an operation's jobs, in the transaction that locks it. If the database refuses one of
+// them, it acts on the first half of the page, and so on; it passes over a job that is refused alone, and returns the
+// refusal.
+func (o *Operator) step(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperationRow) (passedOver, err error) {
 	if taken.TenantID.Valid { // for row security: this process acts for all tenants
 		if _, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', $1, true)`,
 			outbox.ID(taken.TenantID.Bytes).String()); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	inside := o.WithTx(tx) // so that no job of the page waits for a key
 	inside.by = by{actor: taken.Actor, reason: taken.Reason, requestID: taken.RequestID}
+	stepOn, page := inside.stepOnLetters, actPage
 	if OperationAct(taken.Act).OnOpenJobs() {
-		return inside.stepOnJobs(ctx, tx, taken)
+		stepOn, page = inside.stepOnJobs, jobsOfStep
 	}
-	return inside.stepOnLetters(ctx, taken)
+	perStep, spacing := pace(taken.PerSecond)
+	s := operationStep{taken: taken, page: min(page, perStep), spacing: spacing}
+	for {
+		err := pgx.BeginFunc(ctx, tx, func(pgx.Tx) error { return stepOn(ctx, s) })
+		switch {
+		case err == nil && s.passOver:
+			return passedOver, nil
+		case !pgsession.IsRefusal(err) || s.passOver:
+			return nil, err
+		case s.page > 1:
+			s.page /= 2
+		default:
+			s.passOver = true
+			passedOver = fmt.Errorf("operation %s passes over a job: %w", outbox.ID(taken.ID.Bytes), err)
+		}
+	}
+}
+
+// An operationStep is what a step of an operation does.
+type operationStep struct {
+	taken    sqlgen.TakeOperationRow
+	page     int // jobs, at most
+	spacing  time.Duration
+	passOver bool // act on none of them
 }
 
 // stepOnLetters acts on the next page of an operation's dead letters, in the transaction of its statements.
-func (o *Operator) stepOnLetters(ctx context.Context, taken sqlgen.TakeOperationRow) error {
+func (o *Operator) stepOnLetters(ctx context.Context, s operationStep) error {
+	taken := s.taken
 	filter, err := readLetters(taken.Filter)
 	if err != nil {
 		return err
@@ -386,13 +417,15 @@ func (o *Operator) stepOnLetters(ctx context.Context, taken sqlgen.TakeOperation
 		filter.Tenant = taken.TenantID.Bytes
 	}
 	filter.After = taken.Position.Bytes
-	page, spacing := pace(taken.PerSecond)
 	act := o.dismissSome
-	if OperationAct(taken.Act) == ReplayLetters {
-		act = o.replaySome(spacing)
+	switch {
+	case s.passOver:
+		act = func(context.Context, []pgtype.UUID, []int64) ([]pgtype.UUID, error) { return nil, nil }
+	case OperationAct(taken.Act) == ReplayLetters:
+		act = o.replaySome(s.spacing)
 	}
 	params := filter.params()
-	params.MaxRows = int32(page)
+	params.MaxRows = int32(s.page)
 	found, done, err := o.actOnPage(ctx, params, act)
 	if err != nil {
 		return err
@@ -402,6 +435,6 @@ func (o *Operator) stepOnLetters(ctx context.Context, taken sqlgen.TakeOperation
 			Bytes: found.last.Bytes,
 			Valid: found.n > 0,
 		},
-		Pause: pgvalue.Interval(time.Duration(done) * spacing), Finished: !found.more,
+		Pause: pgvalue.Interval(time.Duration(done) * s.spacing), Finished: !found.more,
 	})
 }

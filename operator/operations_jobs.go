@@ -263,16 +263,15 @@ const asCounted = `
 // stepOnJobs acts on the next of an operation's open jobs, in the transaction that locks it. It does not wait for a job
 // that another transaction has locked, such as a handler's: it skips the job and returns to it when it has reached the
 // end.
-func (o *Operator) stepOnJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperationRow) error {
+func (o *Operator) stepOnJobs(ctx context.Context, s operationStep) error {
+	tx, taken := o.in, s.taken
 	filter, edit, err := readOpenJobs(taken.Filter)
 	if err != nil {
 		return err
 	}
-	page, spacing := pace(taken.PerSecond)
-	page = min(page, jobsOfStep)
 	next, err := idsOf(ctx, tx,
 		`SELECT job_id FROM outbox.operation_jobs WHERE operation_id = $1 AND job_id > $2 ORDER BY job_id LIMIT $3`,
-		taken.ID, pgtype.UUID{Bytes: taken.Position.Bytes, Valid: true}, page)
+		taken.ID, pgtype.UUID{Bytes: taken.Position.Bytes, Valid: true}, s.page)
 	if err != nil {
 		return err
 	}
@@ -288,9 +287,11 @@ func (o *Operator) stepOnJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeO
 	busy := slices.DeleteFunc(open, func(id pgtype.UUID) bool { return slices.Contains(locked, id) })
 	through := slices.DeleteFunc(slices.Clone(next), func(id pgtype.UUID) bool { return slices.Contains(busy, id) })
 	var done int
-	if OperationAct(taken.Act) == EditJobs {
+	switch {
+	case s.passOver:
+	case OperationAct(taken.Act) == EditJobs:
 		done, err = o.editJobs(ctx, taken.ID, edit, filter.Statuses, locked)
-	} else {
+	default:
 		done, err = o.actOnJobs(ctx, OperationAct(taken.Act), filter.Statuses, locked)
 	}
 	if err != nil {
@@ -302,9 +303,9 @@ func (o *Operator) stepOnJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeO
 	}
 	advance := sqlgen.AdvanceOperationParams{
 		ID: taken.ID, Done: int64(done), Passed: int64(len(through) - done),
-		Pause: pgvalue.Interval(time.Duration(done) * spacing),
+		Pause: pgvalue.Interval(time.Duration(done) * s.spacing),
 	}
-	if len(next) == page {
+	if len(next) == s.page {
 		advance.Position = next[len(next)-1]
 		return o.db.AdvanceOperation(ctx, advance)
 	}
@@ -315,7 +316,7 @@ func (o *Operator) stepOnJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeO
 	}
 	advance.Position, advance.Finished = pgtype.UUID{Valid: true}, !left // start over from the beginning
 	if left {
-		advance.Pause = pgvalue.Interval(max(operationPoll, time.Duration(done)*spacing))
+		advance.Pause = pgvalue.Interval(max(operationPoll, time.Duration(done)*s.spacing))
 	}
 	return o.db.AdvanceOperation(ctx, advance)
 }

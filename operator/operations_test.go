@@ -3,6 +3,7 @@ package operator_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	osexec "os/exec"
 	"strings"
@@ -274,7 +275,7 @@ func TestOperationsOfOneTenantHoldUpNoOthers(t *testing.T) {
 
 const childURL = "OPERATIONS_TEST_URL"
 
-// TestRunOperationsOfAChild is the process that the test below kills.
+// TestRunOperationsOfAChild runs in the process that the test below kills.
 func TestRunOperationsOfAChild(t *testing.T) {
 	url := os.Getenv(childURL)
 	if url == "" {
@@ -378,6 +379,55 @@ func TestAnOperationCountsTheLettersThatOthersHandled(t *testing.T) {
 		}
 		if op = run(t, o, o, op.ID, finished); op.Done != 6 || op.Passed != 4 {
 			t.Errorf("of %s: done %+v, want 6 and the other 4 passed", tenant, op)
+		}
+	}
+}
+
+// A job on which the database refuses the act, because of a user's trigger, keeps an operation from no other job: the
+// operation passes over it, and its runner hears why.
+func TestAnOperationPassesOverAJobThatTheDatabaseRefuses(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		for _, n := range []operator.NewOperation{
+			{Act: operator.CancelJobs, Jobs: operator.OpenFilter{Tenant: tenant}},
+			{Act: operator.EditJobs, Jobs: operator.OpenFilter{Tenant: tenant}, Edit: operator.JobEdit{Queue: "other"}},
+			{Act: operator.ReplayLetters, Filter: operator.DeadLetterFilter{Tenant: tenant}},
+			{Act: operator.DismissLetters, Filter: operator.DeadLetterFilter{Tenant: tenant}},
+		} {
+			t.Run(fmt.Sprintf("%s of %s", n.Act, tenant), func(t *testing.T) {
+				t.Parallel()
+				o, db := newRig(t)
+				open(t, db, tenant, "mail", "pending", 150)
+				bury(t, db, tenant, 150)
+				if _, err := db.Exec(t.Context(), `
+					CREATE TABLE refused AS
+					SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY status ORDER BY id) AS n FROM outbox.jobs) AS j WHERE n IN (1, 77, 78, 150);
+					CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+						IF EXISTS (SELECT FROM refused WHERE id = OLD.id) THEN RAISE 'not this one'; END IF;
+						RETURN CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
+					END $$;
+					CREATE TRIGGER refuse BEFORE UPDATE OR DELETE ON outbox.jobs FOR EACH ROW EXECUTE FUNCTION refuse()`); err != nil {
+					t.Fatal(err)
+				}
+				op, err := o.StartOperation(t.Context(), n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				heard := 0
+				for !finished(op) {
+					if _, err = o.StepOperation(t.Context()); err != nil {
+						if heard++; !strings.Contains(err.Error(), "not this one") || heard > 4 {
+							t.Fatal(err)
+						}
+					}
+					if op, err = o.Operation(t.Context(), outbox.ID{}, op.ID); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if op.Matched != 150 || op.Done != 146 || op.Passed != 4 || heard != 4 {
+					t.Errorf("done %+v, and heard of %d; want 146 done, and to hear of the 4 that were passed over", op, heard)
+				}
+			})
 		}
 	}
 }

@@ -106,7 +106,7 @@ func (o *Operator) Steps(ctx context.Context, id outbox.ID) ([]Step, error) {
 	return o.steps(ctx, id, true)
 }
 
-// StepsWithoutResults is [Operator.Steps] without the results, but with their sizes.
+// StepsWithoutResults returns steps as [Operator.Steps] does, without the results, but with their sizes.
 func (o *Operator) StepsWithoutResults(ctx context.Context, id outbox.ID) ([]Step, error) {
 	return o.steps(ctx, id, false)
 }

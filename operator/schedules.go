@@ -47,7 +47,7 @@ func (o *Operator) Schedules(ctx context.Context) ([]Schedule, error) {
 	return o.SchedulesOf(ctx, outbox.ID{})
 }
 
-// SchedulesOf is Schedules of a single tenant; zero means all.
+// SchedulesOf returns schedules as Schedules does, of a single tenant; zero means all.
 func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedule, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -244,8 +244,9 @@ func (o *Operator) RunSchedule(ctx context.Context, tenant outbox.ID,
 	return o.RunScheduleOnce(ctx, tenant, name, outbox.ID{})
 }
 
-// RunScheduleOnce is [Operator.RunSchedule], except that a repeated call with the same request only returns the first
-// job's id: a form that is sent twice runs the job once. The zero request never counts as repeated.
+// RunScheduleOnce enqueues a schedule's job as [Operator.RunSchedule] does, except that a repeated call with the same
+// request only returns the first job's id: a form that is sent twice runs the job once. The zero request never counts
+// as repeated.
 func (o *Operator) RunScheduleOnce(ctx context.Context, tenant outbox.ID, name string,
 	request outbox.ID,
 ) (id outbox.ID, status outbox.Status, err error) {

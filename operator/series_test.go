@@ -37,7 +37,7 @@ func storeMeasures(t *testing.T, db *pgxpool.Pool) {
 	exec(t, db, `INSERT INTO outbox.measures SELECT at, NULL, '', '', 1, 1, 1, 1, 1, 1, 1, '{1}' FROM outbox.measured WHERE NOT complete`)
 }
 
-// line is a point in short: the minute, how many seconds of it, what waits, what came and went.
+// line returns a point in short: the minute, how many seconds of it, what waits, what came and went.
 func line(p operator.Point) string {
 	return fmt.Sprintf("%s %.0f s: %d+%d+%d, %d in, %d out, %d failed", p.At.Format("4"), p.Measured.Seconds(), p.Waiting, p.Running, p.DeadLetters, p.Enqueued, p.Closed(), p.Failed)
 }

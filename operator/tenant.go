@@ -58,7 +58,7 @@ func (p tied) ask(ctx context.Context, tenant, sql string, args []any) *tiedRows
 	return &tiedRows{Rows: rows, results: results}
 }
 
-// Exec is the pool's Exec, tied.
+// Exec executes a statement as the pool's Exec does, tied.
 func (p tied) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	tenant, ok := ctx.Value(tenantKey{}).(string)
 	if !ok {
@@ -69,7 +69,7 @@ func (p tied) Exec(ctx context.Context, sql string, args ...any) (pgconn.Command
 	return rows.CommandTag(), rows.Err()
 }
 
-// Query is the pool's Query, tied.
+// Query executes a query as the pool's Query does, tied.
 func (p tied) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	tenant, ok := ctx.Value(tenantKey{}).(string)
 	if !ok {
@@ -79,7 +79,7 @@ func (p tied) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, err
 	return rows, rows.err
 }
 
-// QueryRow is the pool's QueryRow, tied.
+// QueryRow executes a query as the pool's QueryRow does, tied.
 func (p tied) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	tenant, ok := ctx.Value(tenantKey{}).(string)
 	if !ok {

@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// seen is how many jobs of each tenant an operator lists.
+// seen returns how many jobs of each tenant an operator lists.
 func seen(t *testing.T, o *operator.Operator, ctx context.Context) map[outbox.ID]int {
 	t.Helper()
 	jobs, err := o.Jobs(ctx, operator.Filter{Limit: operator.MaxLimit})

@@ -14,7 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
-// lastOf is n requests whose last one is another.
+// lastOf returns n requests whose last one is another.
 func lastOf(n int, last Request) []Request {
 	return append(numbered(n-1), last)
 }

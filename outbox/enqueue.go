@@ -102,7 +102,8 @@ func newRow(ctx context.Context, args Args, opts *Options) (row, error) {
 	return made, err
 }
 
-// makeRow is newRow into existing memory, because rows are large. On an error it leaves *into unchanged.
+// makeRow makes the row that newRow returns, in existing memory, because rows are large. On an error it leaves *into
+// unchanged.
 func makeRow(ctx context.Context, into *row, newID func() ID, args Args, opts *Options) error {
 	if args == nil {
 		return invalid("Args", "is nil")

@@ -19,7 +19,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
-// numbered is n requests that can be told apart.
+// numbered returns n requests that can be told apart.
 func numbered(n int) []Request {
 	requests := make([]Request, n)
 	for i := range requests {
@@ -84,7 +84,7 @@ func TestAnyNumberOfJobsIsStoredInTheOrderOfTheRequests(t *testing.T) {
 	}
 }
 
-// payloads are those of the jobs with these ids, in the order of the ids.
+// payloads returns the payloads of the jobs with these ids, in the order of the ids.
 func payloads(t *testing.T, db DB, ids []ID) []string {
 	t.Helper()
 	rows, err := db.Query(t.Context(), `

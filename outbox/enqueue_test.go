@@ -367,7 +367,7 @@ func TestAHundredConcurrentCallersMakeOneJob(t *testing.T) {
 	}
 }
 
-// poolOf is another pool on the same database, of so many connections.
+// poolOf returns another pool on the same database, of so many connections.
 func poolOf(t *testing.T, db *pgxpool.Pool, connections int32) *pgxpool.Pool {
 	t.Helper()
 	config := db.Config()

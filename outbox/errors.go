@@ -23,7 +23,7 @@ type InvalidError struct {
 // Error returns the field and the reason.
 func (e *InvalidError) Error() string { return e.Field + " " + e.Reason }
 
-// invalid is declared here because internal/invalid imports this package.
+// invalid returns an [*InvalidError]. It is declared here because internal/invalid imports this package.
 func invalid(field, format string, args ...any) error {
 	return &InvalidError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }

@@ -97,8 +97,8 @@ func TestEveryExecModeStoresTheSame(t *testing.T) {
 // compared leaves out most of the many jobs that are like the one before.
 func compared(i, all int) bool { return i < 20 || i == all-1 }
 
-// storedWithin is what stored returns, with due_in only where a delay is stored:
-// a RunAt is not the same time after each insert.
+// storedWithin returns what stored returns, with due_in only where a delay is stored: a RunAt is not the same time
+// after each insert.
 func storedWithin(t *testing.T, db DB, id ID) map[string]any {
 	t.Helper()
 	row := stored(t, db, id)

@@ -51,7 +51,7 @@ func newTime() (ms, fraction int64) {
 	return lastTime.time >> 12, lastTime.time & 0xfff
 }
 
-// noRandomness is the message for a system whose source of randomness is broken.
+// noRandomness returns the message for a system whose source of randomness is broken.
 func noRandomness(err error) string { return fmt.Sprintf("outbox: make an id: %v", err) }
 
 // An idRun makes rising ids in runs that share the time of their first, because reading the clock and getting random

@@ -107,7 +107,7 @@ func TestIDsOfARunShareNothingButTimeAndCounter(t *testing.T) {
 	}
 }
 
-// milliseconds is the time in a UUID of version 7.
+// milliseconds returns the time in a UUID of version 7.
 func milliseconds(id ID) (ms int64) {
 	for _, b := range id[:6] {
 		ms = ms<<8 | int64(b)

@@ -100,7 +100,7 @@ func TestAnAttemptThatLostItsJobCanNeitherCompleteNorGuardIt(t *testing.T) {
 	}
 }
 
-// everything is all rows of jobs and history, and whether the zombie had an effect.
+// everything returns all rows of jobs and history, and whether the zombie had an effect.
 func everything(t *testing.T, db DB) string {
 	t.Helper()
 	return ask[string](t, db, `

@@ -56,8 +56,7 @@ func countJobs(t *testing.T, db DB) int {
 	return ask[int](t, db, `SELECT count(*) FROM outbox.jobs`)
 }
 
-// stored is a job's row without what differs from run to run. due_in is what
-// run_at is after created_at.
+// stored returns a job's row without what differs from run to run. due_in is what run_at is after created_at.
 func stored(t *testing.T, db DB, id ID) map[string]any {
 	t.Helper()
 	text := ask[[]byte](t, db, `
@@ -72,7 +71,7 @@ func stored(t *testing.T, db DB, id ID) map[string]any {
 	return row
 }
 
-// wantRow is what stored returns for a job with default options, and what differs.
+// wantRow returns what stored returns for a job with default options, and what differs.
 func wantRow(differences map[string]any) map[string]any {
 	row := map[string]any{
 		"tenant_id": "00000000-0000-0000-0000-000000000001", "queue": "default", "kind": "greet", "status": "pending",
@@ -140,7 +139,7 @@ func mistakes(err error) []InvalidError {
 	}
 }
 
-// sqlState is "" for an error that is not of Postgres.
+// sqlState returns the SQLSTATE of an error of Postgres, "" for another.
 func sqlState(err error) string {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pgErr.Code

@@ -64,6 +64,8 @@ func TestWakesAreCoalescedWithALeadingAndATrailingEdge(t *testing.T) {
 		},
 		"of a burst the first is sent at once and the last when the window is over": {
 			func(r *recorder) {
+				r.wake(jobsChannel)
+				synctest.Wait() // otherwise its NOTIFY might start after all the others, and answer them too
 				var wg sync.WaitGroup
 				for range 1000 {
 					wg.Go(func() { r.wake(jobsChannel) })

@@ -54,7 +54,8 @@ func (p *Producer) Begin(ctx context.Context) (pgx.Tx, error) {
 	return p.BeginTx(ctx, pgx.TxOptions{})
 }
 
-// BeginTx is Begin with transaction options that differ from the defaults of the role or the database.
+// BeginTx starts a transaction as Begin does, with transaction options that differ from the defaults of the role or the
+// database.
 func (p *Producer) BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error) {
 	conn, err := p.pool.Acquire(ctx)
 	if err != nil {
@@ -63,19 +64,19 @@ func (p *Producer) BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, err
 	return &producerTx{producer: p, options: opts, conn: conn, raw: conn.Conn()}, nil
 }
 
-// Enqueue is the function [Enqueue] with the producer's notify mode. In a transaction that the producer did not begin,
-// coalesced means transactional.
+// Enqueue stores a job as the function [Enqueue] does, with the producer's notify mode. In a transaction that the
+// producer did not begin, coalesced means transactional.
 func (p *Producer) Enqueue(ctx context.Context, db DB, args Args, opts Options) (ID, error) {
 	return enqueue(ctx, db, args, opts, p.mode != NotifyOff && notifiesAtCommit(db, jobsChannel))
 }
 
-// EnqueueMany is the function [EnqueueMany] with the producer's notify mode.
+// EnqueueMany stores jobs as the function [EnqueueMany] does, with the producer's notify mode.
 func (p *Producer) EnqueueMany(ctx context.Context, db DB, requests []Request) ([]ID, error) {
 	return enqueueMany(ctx, db, requests, p.mode != NotifyOff && notifiesAtCommit(db, jobsChannel))
 }
 
-// Publish is the function [Publish] with the producer's notify mode. In a transaction that the producer did not begin,
-// coalesced means transactional.
+// Publish stores an event as the function [Publish] does, with the producer's notify mode. In a transaction that the
+// producer did not begin, coalesced means transactional.
 func (p *Producer) Publish(ctx context.Context, db DB, event Event, opts EventOptions) (ID, error) {
 	return publish(ctx, db, event, opts, p.mode != NotifyOff && notifiesAtCommit(db, eventsChannel))
 }

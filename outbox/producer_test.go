@@ -37,8 +37,8 @@ func listen(t *testing.T, db *pgxpool.Pool) *ear {
 	return &ear{t, db, conn}
 }
 
-// heard is how many notifications were committed since the last call. Postgres
-// delivers in the order of commits, so a last one of our own ends the wait.
+// heard returns how many notifications were committed since the last call. Postgres delivers in the order of commits,
+// so a last one of our own ends the wait.
 func (e *ear) heard() (n int) {
 	e.t.Helper()
 	exec(e.t, e.db, `SELECT pg_notify($1, 'enough')`, engine.Channel)

@@ -28,7 +28,7 @@ type paid struct {
 
 func (paid) Topic() string { return "order.paid" }
 
-// storedEvent is an event's row without what differs from run to run.
+// storedEvent returns an event's row without what differs from run to run.
 func storedEvent(t *testing.T, db DB, id ID) map[string]any {
 	t.Helper()
 	text := ask[[]byte](t, db, `
@@ -42,7 +42,7 @@ func storedEvent(t *testing.T, db DB, id ID) map[string]any {
 	return row
 }
 
-// wantEvent is what storedEvent returns for paid{7} without options, and what differs.
+// wantEvent returns what storedEvent returns for paid{7} without options, and what differs.
 func wantEvent(differences map[string]any) map[string]any {
 	row := map[string]any{
 		"tenant_id": "00000000-0000-0000-0000-000000000001", "topic": "order.paid", "key": nil, "content_type": "application/json",
@@ -376,7 +376,7 @@ func TestPositionsAreInTheOrderOfPublishing(t *testing.T) {
 	}
 }
 
-// asTenant is a connection as a producer of the tenant, who must not COPY.
+// asTenant returns a connection as a producer of the tenant, who must not COPY.
 func asTenant(t *testing.T, db *pgxpool.Pool) *pgxpool.Conn {
 	t.Helper()
 	conn, err := db.Acquire(t.Context())

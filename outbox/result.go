@@ -27,8 +27,8 @@ type ResultArgs[R any] interface {
 
 var _ interface{ returns() struct{} } = Returns[struct{}]{} // satisfies ResultArgs once embedded
 
-// CompleteWith is [Claimed.Complete] with the typed result of a kind whose handler returns one: the result is stored
-// with the job exactly when tx commits.
+// CompleteWith finishes a job as [Claimed.Complete] does, with the typed result of a kind whose handler returns one:
+// the result is stored with the job exactly when tx commits.
 func CompleteWith[T ResultArgs[R], R any](ctx context.Context, tx DB, job *Job[T], result R) (err error) {
 	if job.Result, err = json.Marshal(result); err != nil {
 		return fmt.Errorf("complete job %s: %w", job.ID, invalid("result", "cannot be encoded as JSON: %v", err))

@@ -21,7 +21,7 @@ type move struct{ From, To Status }
 
 func (m move) String() string { return fmt.Sprintf("%s → %s", m.From, m.To) }
 
-// pairs is every ordered pair of statuses, a status with itself included.
+// pairs returns every ordered pair of statuses, a status with itself included.
 func pairs() (all []move) {
 	for _, from := range statuses {
 		for _, to := range statuses {
@@ -157,9 +157,8 @@ func TestTheDatabaseRefusesEveryIllegalMove(t *testing.T) {
 
 type attemptToMove func(context.Context, DB, ID) error
 
-// tryMove is the statement that would make the move: between open statuses an
-// UPDATE; to a closed one the row goes to the history; there it would be changed
-// in place.
+// tryMove returns the statement that would make the move: between open statuses an UPDATE; to a closed one the row goes
+// to the history; there it would be changed in place.
 func tryMove(m move) attemptToMove {
 	switch {
 	case m.From.Closed():
@@ -201,7 +200,7 @@ func closeJob(to Status) attemptToMove {
 	}
 }
 
-// one is an error unless one row was written.
+// one returns an error unless one row was written.
 func one(tag pgconn.CommandTag, err error) error {
 	if err == nil && tag.RowsAffected() != 1 {
 		return fmt.Errorf("%d rows were written, want 1", tag.RowsAffected())

@@ -257,7 +257,7 @@ func TestAProducerDoesNotWaitForAKey(t *testing.T) {
 	}
 }
 
-// verdict is a word for what was decided.
+// verdict returns a word for what was decided.
 func verdict(s Submitted) string {
 	switch {
 	case s.ID.IsZero():

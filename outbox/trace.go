@@ -22,8 +22,8 @@ func traceEnqueue(ctx context.Context, t engine.Tracer, args Args, opts *Options
 	return ctx, span
 }
 
-// traceMany is traceEnqueue for many jobs, in a copy of the requests. A request keeps its own trace context if that
-// differs from the first request's.
+// traceMany begins a span as traceEnqueue does, for many jobs, and adds its context in a copy of the requests. A
+// request keeps its own trace context if that differs from the first request's.
 func traceMany(ctx context.Context, t engine.Tracer, requests []Request) (context.Context, engine.Span, []Request) {
 	first := &requests[0].Options
 	s := engine.SpanStart{
@@ -54,8 +54,8 @@ func traceMany(ctx context.Context, t engine.Tracer, requests []Request) (contex
 	return ctx, span, requests
 }
 
-// tracePublish is traceEnqueue for events. It changes their options; the headers of the first determine the span's
-// parent.
+// tracePublish begins a span as traceEnqueue does, for events. It changes their options; the headers of the first
+// determine the span's parent.
 func tracePublish(ctx context.Context, t engine.Tracer, topic string,
 	all ...*EventOptions,
 ) (context.Context, engine.Span) {

@@ -74,7 +74,7 @@ func (t *producerTx) deferJob(job *sqlgen.EnqueueJobParams) DB {
 	return &deferral{t, q, len(job.Payload)}
 }
 
-// deferEvent is deferJob for an event.
+// deferEvent returns a DB that defers the INSERT of an event, as deferJob's does that of a job.
 func (t *producerTx) deferEvent(event *eventRow) DB {
 	return &deferral{t, queued{verb: "publish", name: event.Topic}, len(event.Payload)}
 }
@@ -281,8 +281,8 @@ func (t *producerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.Sta
 	return t.tx.Prepare(ctx, name, sql)
 }
 
-// LargeObjects are those of the transaction, with BEGIN sent. If that fails, or the transaction is over, each of their
-// calls fails.
+// LargeObjects returns the large objects of the transaction, with BEGIN sent. If that fails, or the transaction is
+// over, each of their calls fails.
 func (t *producerTx) LargeObjects() pgx.LargeObjects {
 	t.deferOff = true
 	t.flushNow()
@@ -302,7 +302,7 @@ func (t *producerTx) Conn() *pgx.Conn {
 	return t.raw
 }
 
-// flushNow is flush for methods without a context and an error.
+// flushNow sends the deferred statements as flush does, for methods without a context and an error.
 func (t *producerTx) flushNow() {
 	if t.conn == nil {
 		return

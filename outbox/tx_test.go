@@ -60,7 +60,7 @@ func (c *trips) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBat
 func (c *trips) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
 func (c *trips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
 
-// producerWith is a producer on a pool of its own, and a table for business rows.
+// producerWith returns a producer on a pool of its own, and that pool, on a database with a table for business rows.
 func producerWith(t *testing.T, change func(*pgxpool.Config)) (*Producer, *pgxpool.Pool) {
 	t.Helper()
 	return producerOn(t, ordersDB(t), change)
@@ -73,7 +73,7 @@ func ordersDB(t *testing.T) *pgxpool.Pool {
 	return db
 }
 
-// producerOn is one with a pool of its own, of two connections.
+// producerOn returns a producer with a pool of its own, of two connections, and that pool.
 func producerOn(t *testing.T, db *pgxpool.Pool, change func(*pgxpool.Config)) (*Producer, *pgxpool.Pool) {
 	t.Helper()
 	config := db.Config()
@@ -269,7 +269,7 @@ func TestARefusalEndsTheTransaction(t *testing.T) {
 	}
 }
 
-// badGrammar is refused before BEGIN gets to the server; nothing after it may count.
+// badGrammar sends a statement that is refused before BEGIN gets to the server; nothing after it may count.
 func badGrammar(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `INSERT INTO ordres VALUES ($1)`, 1)
 	err = errors.Join(err, order(ctx, tx, 2))

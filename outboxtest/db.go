@@ -65,7 +65,7 @@ func New(t testing.TB, pool outbox.Beginner) *DB {
 	return Within(t, root)
 }
 
-// Within is [New] for a transaction that the test itself begins and rolls back.
+// Within returns what [New] does, in a transaction that the test itself begins and rolls back.
 func Within(t testing.TB, root pgx.Tx) *DB {
 	t.Helper()
 	d := &DB{t: t, conn: &connection{root: root, busy: make(chan struct{}, 1)}, turn: make(chan struct{}, 1)}
@@ -97,7 +97,8 @@ func (d *DB) Begin(ctx context.Context) (pgx.Tx, error) {
 	return began, nil
 }
 
-// BeginTx is Begin: a test's transaction keeps the isolation level with which it began, and is read-write.
+// BeginTx begins a transaction as Begin does, whatever the options: a test's transaction keeps the isolation level with
+// which it began, and is read-write.
 func (d *DB) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) { return d.Begin(ctx) }
 
 // Exec executes a statement as a transaction of its own.
@@ -118,7 +119,7 @@ func (d *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 	return rows, rows.err
 }
 
-// QueryRow is Query for one row.
+// QueryRow executes a query as Query does, for one row.
 func (d *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	found, _ := d.Query(ctx, sql, args...)
 	return row{found}

@@ -18,7 +18,7 @@ type exampleT struct {
 	failed   bool
 }
 
-// example is a test and its pool. end ends both.
+// example returns a test and its pool. end ends both.
 func example() (t *exampleT, pool *pgxpool.Pool, end func()) {
 	pool, drop := pgtest.Example()
 	t = &exampleT{}

@@ -47,7 +47,7 @@ func enqueue(t testing.TB, db outbox.DB, args outbox.Args, opts outbox.Options) 
 	return id
 }
 
-// stored is a test's database with a table of its own.
+// stored returns a test's database with a table of its own.
 func stored(t testing.TB, pool *pgxpool.Pool) *outboxtest.DB {
 	t.Helper()
 	db := outboxtest.New(t, pool)
@@ -71,7 +71,7 @@ func ask[T any](t testing.TB, db outbox.DB, sql string, args ...any) (v T) {
 	return v
 }
 
-// statuses are those of outcomes.
+// statuses returns the statuses of outcomes.
 func statuses(outcomes []outboxtest.Outcome) string {
 	var all []string
 	for _, o := range outcomes {

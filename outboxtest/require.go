@@ -182,8 +182,8 @@ func protectorOf(args outbox.Args) outbox.Protector {
 	return nil
 }
 
-// protectorOfZero is protectorOf for arguments that are not known yet. Their DefaultOptions may need what a zero value
-// lacks, and panic; the error matters only if the payload is sealed.
+// protectorOfZero returns the protector as protectorOf does, for arguments that are not known yet. Their DefaultOptions
+// may need what a zero value lacks, and panic; the error matters only if the payload is sealed.
 func protectorOfZero(args outbox.Args) (p outbox.Protector, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {

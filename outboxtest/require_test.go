@@ -16,7 +16,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outboxtest"
 )
 
-// everything are options of each kind that is compared.
+// everything returns options of each kind that is compared.
 func everything() outbox.Options {
 	return outbox.Options{
 		Queue: "mail", Priority: 3, Delay: time.Hour, MaxAttempts: 4, Timeout: time.Minute, IdempotencyKey: "order 7",

@@ -9,7 +9,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outboxtest"
 )
 
-// BenchmarkTest is a whole test each: a transaction, a job that is enqueued, required, and drained, and the rollback.
+// BenchmarkTest measures a whole test each time: a transaction, a job that is enqueued, required, and drained, and the
+// rollback.
 func BenchmarkTest(b *testing.B) {
 	pool := pgtest.New(b)
 	mux := handle(done)

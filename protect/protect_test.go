@@ -200,7 +200,7 @@ func checks(t *testing.T, inner outbox.Protector) (*ClaimCheck, string) {
 	return &ClaimCheck{Store: dir, Above: 100, MaxBytes: 10_000, Inner: inner}, folder
 }
 
-// files is what the folder holds: name to content.
+// files returns what the folder holds: name to content.
 func files(t *testing.T, folder string) map[string]string {
 	t.Helper()
 	found := map[string]string{}

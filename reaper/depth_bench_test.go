@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// BenchmarkSampleDepth is one sample with a million open jobs of 20 kinds in 5 queues, due and of tomorrow.
+// BenchmarkSampleDepth measures one sample with a million open jobs of 20 kinds in 5 queues, due and of tomorrow.
 func BenchmarkSampleDepth(b *testing.B) {
 	for name, due := range map[string]string{"due": "now()", "tomorrow": "now() + interval '1 day'"} {
 		b.Run(name, func(b *testing.B) {

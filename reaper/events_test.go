@@ -27,7 +27,7 @@ func storeEvents(t testing.TB, db *pgxpool.Pool, n int, ago time.Duration) (name
 	return name
 }
 
-// eventsLeft is how many events there are by how many days old they are.
+// eventsLeft returns how many events there are by how many days old they are.
 func eventsLeft(t testing.TB, db *pgxpool.Pool) map[int]int {
 	t.Helper()
 	left := map[int]int{}

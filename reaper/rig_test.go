@@ -88,7 +88,7 @@ func trimPass(t testing.TB, r *Reaper) (wait time.Duration) {
 	return wait
 }
 
-// blocks is how many blocks of the jobs and their indexes a pass of r reads, wherever they are.
+// blocks returns how many blocks of the jobs and their indexes a pass of r reads, wherever they are.
 func blocks(t testing.TB, r *Reaper, db *pgxpool.Pool, pass func()) int {
 	t.Helper()
 	read := func() int {

@@ -44,8 +44,8 @@ func (l *timeline) pass() (covered [][2]float64) {
 	return covered
 }
 
-// age is how many hours ago an instant is. An infinite one is brought to now by
-// the statement itself, or lies before everything.
+// age returns how many hours ago an instant is. An infinite one is brought to now by the statement itself, or lies
+// before everything.
 func (l *timeline) age(at pgtype.Timestamptz) float64 {
 	switch at.InfinityModifier {
 	case pgtype.NegativeInfinity:

@@ -29,7 +29,7 @@ func exec(t *testing.T, db outbox.DB, sql string, args ...any) {
 	}
 }
 
-// gauge is the value of a metric of the only sink, 0 if it has none.
+// gauge returns the value of a metric of the only sink, 0 if it has none.
 func gauge(t *testing.T, reg *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -361,7 +361,7 @@ func newLine(t *testing.T, db *pgxpool.Pool) *line {
 	return l
 }
 
-// through is the configuration of a pool whose connections are the line's.
+// through returns the configuration of a pool whose connections are the line's.
 func (l *line) through(db *pgxpool.Pool) *pgxpool.Config {
 	config := db.Config()
 	config.ConnConfig.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {

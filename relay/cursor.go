@@ -169,7 +169,8 @@ func (s snapshot) runningBelow(xid int64) int {
 	return n + int(max(0, xid-s.next))
 }
 
-// below is runningBelow for holes in order; it uses that holes noticed together have the same number.
+// below returns a function that does what runningBelow does, for holes in order; it uses that holes noticed together
+// have the same number.
 func (s snapshot) below() func(xid int64) int {
 	last, n := int64(0), 0
 	return func(xid int64) int {

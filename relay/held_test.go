@@ -92,7 +92,7 @@ func deadLetters(t *testing.T, db *pgxpool.Pool, n int) outbox.ID {
 	return id
 }
 
-// ofKey is the bodies of a key's messages, in the order in which they came first.
+// ofKey returns the bodies of a key's messages, in the order in which they came first.
 func (p *picky) ofKey(key string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// replayOf is the value of the header that messages of a replay have, "" for others.
+// replayOf returns the value of the header that messages of a replay have, "" for others.
 func replayOf(m relay.Message) string {
 	for _, h := range m.Headers {
 		if h.Name == relay.HeaderReplay {
@@ -28,7 +28,7 @@ func replayOf(m relay.Message) string {
 	return ""
 }
 
-// replayed are the messages of replays so far.
+// replayed returns the messages of replays so far.
 func (r *recorder) replayed() (all []relay.Message) {
 	for _, m := range r.messages() {
 		if replayOf(m) != "" {

@@ -200,7 +200,7 @@ func (s *said) logger(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(io.MultiWriter(s, t.Output()), nil))
 }
 
-// database is one that has a place for events.
+// database returns a database that has a place for events.
 func database(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	return ready(t, pgtest.New(t))

@@ -65,10 +65,10 @@ func post(t *testing.T, db *pgxpool.Pool, r *receiver, changes ...func(*relay.Co
 	})
 }
 
-// status is always the same answer.
+// status returns a function that always gives the same answer.
 func status(code int) func(string) int { return func(string) int { return code } }
 
-// dead is how many messages of the sink are dead letters.
+// dead returns how many messages of the sink are dead letters.
 func dead(t *testing.T, db *pgxpool.Pool) int {
 	t.Helper()
 	return ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE kind = 'relay:s' AND status IN ('failed', 'dead')`)

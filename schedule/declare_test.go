@@ -13,7 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// stored is the whole table as text: whatever changes in it, shows.
+// stored returns the whole table as text: whatever changes in it, shows.
 func stored(t *testing.T, db outbox.DB) []string {
 	t.Helper()
 	return askAll[string](t, db, `SELECT schedules::text FROM outbox.schedules ORDER BY tenant_id, name`)
@@ -296,7 +296,7 @@ func TestAScheduleKeepsTheRulesOfItsKind(t *testing.T) {
 	}
 }
 
-// invalidFields is the fields of all InvalidErrors in a tree of errors.
+// invalidFields returns the fields of all InvalidErrors in a tree of errors.
 func invalidFields(err error) (fields []string) {
 	switch e := err.(type) {
 	case nil:

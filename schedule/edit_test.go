@@ -18,7 +18,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// full is an edit that names everything.
+// full returns an edit that names everything.
 func full() Edit {
 	return Edit{
 		Cron: new("0 7 * * 1-5"), Zone: new("Europe/Berlin"), Kind: new("report"), Payload: []byte(`{"of":"a"}`), ContentType: new("application/json"),

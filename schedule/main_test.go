@@ -107,8 +107,7 @@ func askAll[T any](t testing.TB, db outbox.DB, sql string, args ...any) []T {
 	return list
 }
 
-// firedFor is the ticks that jobs were enqueued for, in the order in which the
-// jobs will be claimed.
+// firedFor returns the ticks that jobs were enqueued for, in the order in which the jobs will be claimed.
 func firedFor(t testing.TB, db outbox.DB, name string) []string {
 	t.Helper()
 	return askAll[string](t, db, `SELECT headers ->> 'scheduled_for' FROM outbox.jobs WHERE headers ->> 'schedule' = $1 ORDER BY run_at, id`, name)

@@ -364,7 +364,7 @@ func expressionsNear(random *rand.Rand, change time.Time) (expressions []string)
 	)
 }
 
-// changesOf is the instants from 1990 to 2037 at which the offset of a zone changes.
+// changesOf returns the instants from 1990 to 2037 at which the offset of a zone changes.
 func changesOf(location *time.Location) (changes []time.Time) {
 	at := time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC)
 	for {
@@ -381,7 +381,7 @@ func changesOf(location *time.Location) (changes []time.Time) {
 	}
 }
 
-// zoneNames is every zone of the database that comes with Go.
+// zoneNames returns every zone of the database that comes with Go.
 func zoneNames(t *testing.T) (names []string) {
 	t.Helper()
 	root, err := osexec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()

@@ -23,7 +23,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// apiAlone is a process that serves the API and does nothing else.
+// apiAlone starts a process that serves the API and does nothing else.
 func apiAlone(t *testing.T, change func(*Config)) *running {
 	t.Helper()
 	config := Config{API: api.Config{AnonymousLoopback: true}}
@@ -381,7 +381,7 @@ func TestH4AnOverloadOfBatchesTakesBoundedMemory(t *testing.T) { // not parallel
 	wantCrowded(t, answers)
 }
 
-// named is a transport of one connection whose requests say who makes them.
+// named returns a transport of one connection whose requests say who makes them.
 func named(name string) http.RoundTripper {
 	return bearing{&http.Transport{MaxConnsPerHost: 1}, name}
 }

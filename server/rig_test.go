@@ -21,14 +21,14 @@ type greet struct{ Name string }
 
 func (greet) Kind() string { return "greet" }
 
-// greeter is a mux whose handler does as told.
+// greeter returns a mux whose handler does as told.
 func greeter(handle func(context.Context, string) error) *dispatcher.Mux {
 	mux := new(dispatcher.Mux)
 	dispatcher.Handle(mux, func(ctx context.Context, job *outbox.Job[greet]) error { return handle(ctx, job.Args.Name) })
 	return mux
 }
 
-// alone is a process that does nothing but what is added to it.
+// alone returns the configuration of a process that does nothing but what is added to it.
 func alone(pool *pgxpool.Pool) app.Config {
 	return app.Config{DatabaseURL: pool.Config().ConnString(), NoListen: true, NoReap: true, NoDispatch: true, NoSchedule: true}
 }
@@ -50,7 +50,7 @@ func start(t *testing.T, mux *dispatcher.Mux, process app.Config, config Config)
 	return startWith(t, mux, process, config, func(*apiServer) {})
 }
 
-// startWith is start with an API that was changed before it runs.
+// startWith starts a process as start does, after change has changed its API.
 func startWith(t *testing.T, mux *dispatcher.Mux, process app.Config, config Config, change func(*apiServer)) *running {
 	t.Helper()
 	admin := make(chan string, 1)

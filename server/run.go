@@ -22,8 +22,9 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher"
 )
 
-// Run is [app.Run] with the API as one more component, "api" in /readyz, and the console as another, "console", if it
-// has an address of its own. A mistake in config also gives an error before anything has started.
+// Run runs a process as [app.Run] does, with the API as one more component, "api" in /readyz, and the console as
+// another, "console", if it has an address of its own. A mistake in config also gives an error before anything has
+// started.
 func Run(ctx context.Context, mux *dispatcher.Mux, process app.Config, config Config) error {
 	process, a, err := compose(process, config)
 	if err != nil {

@@ -133,7 +133,7 @@ func TestTheRestAfterABurst(t *testing.T) {
 	}
 }
 
-// awaitText is the next of the reader's batches whose text has a part.
+// awaitText returns the next of the reader's batches whose text has a part.
 func awaitText(t *testing.T, r *watch.Reader, part string) *watch.Batch {
 	t.Helper()
 	for {

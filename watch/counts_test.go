@@ -52,7 +52,7 @@ func newSlowCounts(t *testing.T) *slowCounts {
 	return s
 }
 
-// jobsOf are in a queue named for their tenant.
+// jobsOf returns n pending jobs of a tenant, in a queue named for it.
 func jobsOf(tenant outbox.ID, n int64) operator.OpenJobs {
 	return operator.OpenJobs{tenant.String(): {Jobs: map[outbox.Status]int64{outbox.Pending: n}}}
 }

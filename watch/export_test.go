@@ -38,5 +38,5 @@ func RestAfterBurst(h *Changes, long time.Duration) {
 // LookInBurst has a feed look so often while a burst goes on.
 func LookInBurst(h *Changes, every time.Duration) { h.burstLook = every }
 
-// RestOfBurst is how long it rests after a look that took so long.
+// RestOfBurst returns how long a hub rests after a look that took so long.
 func RestOfBurst(took time.Duration) time.Duration { return restAfterBurst(took) }

@@ -40,7 +40,7 @@ func (s *Stream) Begin(ctx context.Context) {
 	s.w.WriteHeader(http.StatusOK)
 }
 
-// Done is closed when the stream has ended.
+// Done returns a channel that is closed when the stream has ended.
 func (s *Stream) Done() <-chan struct{} { return s.ctx.Done() }
 
 // Send sends text, each part of it within the patience and the whole as fast as a reader must read. It returns false if
@@ -50,7 +50,7 @@ func (s *Stream) Send(text []byte) bool {
 	return ok
 }
 
-// SendUnless is Send, except that it stops when end is closed, and returns what it has not sent.
+// SendUnless sends text as Send does, except that it stops when end is closed, and returns what it has not sent.
 func (s *Stream) SendUnless(end <-chan struct{}, text []byte) (unsent []byte, ok bool) {
 	connection := http.NewResponseController(s.w)
 	until := time.Now().Add(s.patience + time.Duration(len(text))*time.Second/slowest)
@@ -80,8 +80,8 @@ func (s *Stream) SendUnless(end <-chan struct{}, text []byte) (unsent []byte, ok
 	return nil, s.ctx.Err() == nil
 }
 
-// StillHere is sent when there was nothing else: a comment and, unless it is "", the stream's position, without an
-// event.
+// StillHere returns what is sent when there was nothing else: a comment and, unless it is "", the stream's position,
+// without an event.
 func StillHere(position string) []byte {
 	if position == "" {
 		return []byte(": still here\n\n")

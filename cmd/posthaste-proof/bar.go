@@ -31,7 +31,7 @@ func newBar(w io.Writer, row string) *bar {
 	return b
 }
 
-// at is called by one goroutine. A total of 0 means a stage of unknown length.
+// at shows how far a stage has come. It is called by one goroutine. A total of 0 means a stage of unknown length.
 func (b *bar) at(stage string, done, total int) {
 	if stage != b.stage {
 		b.stage = stage

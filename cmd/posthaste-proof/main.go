@@ -29,7 +29,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run is the whole program except for the process around it.
+// run runs the whole program except for the process around it, and returns the exit status.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	p := program{getenv: getenv, stdout: stdout, stderr: stderr}
 	err := p.root().Run(ctx, args)
@@ -79,7 +79,8 @@ func refuseUsage(_ context.Context, c *cli.Command, err error, _ bool) error {
 	return usagef("%w (see %s --help)", err, c.FullName())
 }
 
-// chooseCommand is the action of the program without one of its commands.
+// chooseCommand acts for the program without one of its commands: it shows the help, and returns a usage error for an
+// unknown command.
 func chooseCommand(_ context.Context, c *cli.Command) error {
 	if first := c.Args().First(); first != "" {
 		return usagef("there is no command %q (see posthaste-proof --help)", first)

@@ -123,7 +123,8 @@ func refuseMisplaced(c *cli.Command) error {
 	return nil
 }
 
-// chooseSubcommand is the action of a command that only groups others.
+// chooseSubcommand acts for a command that only groups others: it shows the help of the root command, and returns a
+// usage error for any other and for an unknown subcommand.
 func chooseSubcommand(_ context.Context, c *cli.Command) error {
 	if first := c.Args().First(); first != "" {
 		return usagef("%s has no command %q%s (see %s --help)", c.FullName(), first, didYouMean(first, commandNames(c)),

@@ -20,8 +20,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
-// documented is what docs/operate/postgres.md says that a part of a process takes at most: so many
-// connections, and so many more for each of what it has several of.
+// documented returns what docs/operate/postgres.md says that a part of a process takes at most: base connections, and
+// each connections more for each of what it has several of.
 func documented(t *testing.T, part string) (base, each int) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/operate/postgres.md")
@@ -69,8 +69,8 @@ func TestAProcessHasTheConnectionsThatThePageSays(t *testing.T) {
 	}
 }
 
-// mostConnections is how many a process has at most while tables are locked three times, and again until
-// that many are seen.
+// mostConnections returns how many connections a process has at most while tables are locked three times, and again
+// until that many are seen.
 func mostConnections(t *testing.T, url string, seen int, ask func()) (most int) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)

@@ -23,7 +23,7 @@ func withPool(ctx context.Context, s settings, act func(context.Context, *pgxpoo
 	return onPool(ctx, s, refuseBlind, act)
 }
 
-// withAnyPool is withPool for any login.
+// withAnyPool runs a command's act as withPool does, with any login.
 func withAnyPool(ctx context.Context, s settings, act func(context.Context, *pgxpool.Pool) error) error {
 	return onPool(ctx, s, nil, act)
 }

@@ -290,7 +290,7 @@ func (p *program) sure(ctx context.Context, c *cli.Command, verb string, n int, 
 	return p.confirm(ctx, screen, question)
 }
 
-// isScreen is isTerminal for questions, which /dev/null cannot answer.
+// isScreen reports whether w is a terminal for questions. Unlike isTerminal it refuses /dev/null, which cannot answer.
 func isScreen(w io.Writer) bool {
 	if !isTerminal(w) {
 		return false

@@ -13,7 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
-// shownOn is what a terminal shows, from now on.
+// shownOn returns what a terminal shows, from now on.
 func shownOn(ours *os.File) *lockedBuffer {
 	shown := new(lockedBuffer)
 	go func() { // ends when our end is closed

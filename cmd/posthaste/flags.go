@@ -25,7 +25,7 @@ func untilFlag(name, event string) cli.Flag {
 	return &cli.StringFlag{Name: name, Usage: event + " before this `TIME`"}
 }
 
-// onlyFlags are the filters that most commands about jobs have.
+// onlyFlags returns the flags of the filters that most commands about jobs have.
 func onlyFlags() []cli.Flag {
 	return []cli.Flag{onlyKindFlag(), onlyQueueFlag(), onlyKeyFlag(), onlyTenantFlag()}
 }
@@ -85,7 +85,7 @@ func rateFlag(things string) cli.Flag {
 		" per second, like 500 or 500/s (default: no limit)"}
 }
 
-// replayFlags are the flags of all replays of what is past.
+// replayFlags returns the flags of all replays of what is past.
 func replayFlags(things, event string) []cli.Flag {
 	return append(operatorFlags(), reasonFlag(), sinceFlag("since", event), untilFlag("until", event), onlyKeyFlag(),
 		onlyTenantFlag(), rateFlag(things), yesFlag())

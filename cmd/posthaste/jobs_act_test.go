@@ -13,7 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// stored are jobs of a kind, and their ids.
+// stored stores n jobs of a kind, and returns their ids.
 func stored(t *testing.T, db *pgxpool.Pool, n int, kind string, options outbox.Options) (ids []string) {
 	t.Helper()
 	requests := make([]outbox.Request, n)

@@ -162,7 +162,8 @@ func readable(b []byte) string {
 	return string(b)
 }
 
-// resultObject is content for a result. It marks a sealed result: with the key, protect.OpenResult opens the base64.
+// resultObject returns a result as content does. It marks a sealed result: with the key, protect.OpenResult opens the
+// base64.
 func resultObject(b []byte) any {
 	if sealed := protect.SealedResult(b); sealed != "" {
 		return map[string]any{"sealed": sealed, "base64": b}
@@ -170,7 +171,8 @@ func resultObject(b []byte) any {
 	return content("", b)
 }
 
-// readableResult is readable for a result.
+// readableResult returns a result in readable form as readable does, but of a sealed one only the length and the
+// content type.
 func readableResult(b []byte) string {
 	if sealed := protect.SealedResult(b); sealed != "" {
 		return fmt.Sprintf("%d bytes, sealed: %s", len(b), sealed)

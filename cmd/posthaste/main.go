@@ -33,7 +33,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run is the whole program except for the process around it.
+// run runs the whole program except for the process around it, and returns the exit status.
 func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader,
 	stdout, stderr io.Writer,
 ) int {

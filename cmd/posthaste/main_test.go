@@ -48,7 +48,7 @@ func posthasteUntil(ctx context.Context, env env, stdin string, args ...string) 
 	return ran{code, out.String(), errOut.String()}
 }
 
-// ok is the output of a command that must succeed.
+// ok returns the output of a command that must succeed.
 func ok(t *testing.T, env env, args ...string) string {
 	t.Helper()
 	r := posthaste(t, env, "", args...)

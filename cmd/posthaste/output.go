@@ -46,7 +46,7 @@ func (c *checked) failed() error {
 // screen returns the writer itself, which may be a terminal.
 func (c *checked) screen() io.Writer { return c.Writer }
 
-// outputFlag is on every command that prints a listing.
+// outputFlag returns the flag of every command that prints a listing.
 func outputFlag() cli.Flag {
 	return &cli.StringFlag{
 		Name: "output", Aliases: []string{"o"}, Value: "table", Usage: "`table|json|csv`",

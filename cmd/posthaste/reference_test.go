@@ -108,7 +108,8 @@ func describe(b *strings.Builder, c *cli.Command, path string) {
 	}
 }
 
-// defaultOf is the default that --help adds to the usage of a flag, where the usage does not name it.
+// defaultOf returns the default that --help adds to the usage of a flag, where the usage does not name it; "" if it
+// adds none.
 func defaultOf(f cli.DocGenerationFlag) string {
 	value := strings.Trim(f.GetValue(), `"`)
 	if !f.TakesValue() || !f.IsDefaultVisible() || value == "" || strings.Contains(f.GetUsage(), "default") {
@@ -135,7 +136,7 @@ func folded(text string, width int) string {
 	return b.String()
 }
 
-// cell is a text in a table.
+// cell returns a text as it stands in a table.
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace(text)
 }

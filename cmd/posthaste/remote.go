@@ -186,7 +186,7 @@ func (r *remote) Jobs(ctx context.Context, f operator.Filter) ([]operator.Job, e
 	return jobs, err
 }
 
-// Page is Jobs: each of its requests takes bounded time.
+// Page reads a page as Jobs does: each of its requests takes bounded time.
 func (r *remote) Page(ctx context.Context, f operator.Filter) (operator.Page, error) {
 	jobs, err := r.Jobs(ctx, f)
 	if err != nil || len(jobs) < f.Limit {

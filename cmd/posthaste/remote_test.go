@@ -20,7 +20,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// ways are two environments that lead to one database: directly, and through the API.
+// ways returns two environments that lead to one database: directly, and through the API.
 func ways(t *testing.T) (db *pgxpool.Pool, direct, through env) {
 	t.Helper()
 	return waysWithin(t, 0)
@@ -158,7 +158,7 @@ func TestListingsAreTheSameThroughTheAPI(t *testing.T) {
 	}
 }
 
-// askAPI is what a GET of the API answers.
+// askAPI decodes the answer to a GET of the API.
 func askAPI(t *testing.T, through env, path string, to any) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, through["OUTBOX_API_URL"]+path, nil)

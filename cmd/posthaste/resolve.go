@@ -103,7 +103,7 @@ func (p *program) choose(c *cli.Command, s setting) chosen {
 
 var errNoDatabase = errors.New("no database: set DATABASE_URL or pass --database-url")
 
-// requireDatabase is for commands that need a database.
+// requireDatabase returns a usage error if no database is set, for commands that need one.
 func requireDatabase(s settings) error {
 	if s.app.DatabaseURL == "" {
 		return &usageError{errNoDatabase}

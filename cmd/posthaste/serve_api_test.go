@@ -72,7 +72,7 @@ func newKey(t *testing.T) *rsa.PrivateKey {
 	return key
 }
 
-// jwt is signed with the key.
+// jwt returns a JWT of the claims, signed with the key.
 func jwt(t *testing.T, algorithm jose.SignatureAlgorithm, key any, keyID string, claims map[string]any) string {
 	t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", keyID))
@@ -94,7 +94,7 @@ func jwt(t *testing.T, algorithm jose.SignatureAlgorithm, key any, keyID string,
 	return compact
 }
 
-// unsigned is a JWT that says it needs no signature.
+// unsigned returns a JWT that says it needs no signature.
 func unsigned(algorithm string, claims map[string]any) string {
 	header, _ := json.Marshal(map[string]string{"alg": algorithm, "typ": "JWT", "kid": "first"})
 	body, _ := json.Marshal(claims)
@@ -107,7 +107,7 @@ func with(claims map[string]any, name string, value any) map[string]any {
 	return changed
 }
 
-// asked is what the API answers to a bearer, held against its description.
+// asked returns what the API answers to a bearer, held against its description: the status and the body.
 func asked(t *testing.T, method, url, bearer, body string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))

@@ -47,7 +47,7 @@ func serving(t *testing.T, args ...string) (*exec.Cmd, *lockedBuffer) {
 	return servingWith(t, nil, args...)
 }
 
-// servingWith is serving with more variables.
+// servingWith starts the process as serving does, with more environment variables.
 func servingWith(t *testing.T, variables []string, args ...string) (*exec.Cmd, *lockedBuffer) {
 	t.Helper()
 	self, err := os.Executable()

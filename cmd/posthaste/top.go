@@ -131,7 +131,7 @@ func ratesBetween(a, b operator.Overview) rates {
 	}
 }
 
-// printFrames is top without a screen. A look that fails ends it.
+// printFrames shows what top shows, without a screen. A look that fails ends it.
 func (p *program) printFrames(ctx context.Context, w *lookout, interval time.Duration, frames int) error {
 	for i := range frames {
 		if i > 0 {

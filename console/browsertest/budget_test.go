@@ -59,7 +59,7 @@ func TestPagesArePaintedSoon(t *testing.T) {
 	}
 }
 
-// painted is how long after the page was asked for something of it was painted first.
+// painted returns how long after the page was asked for something of it was painted first.
 func (t *tab) painted() time.Duration {
 	t.Helper()
 	ms := ask[float64](t, `new Promise((done) => new PerformanceObserver((l, o) => l.getEntriesByName("first-contentful-paint").forEach((e) => { o.disconnect(); done(e.startTime); })).observe({ type: "paint", buffered: true }))`)

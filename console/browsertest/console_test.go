@@ -106,7 +106,7 @@ func (c *console) exec(sql string, args ...any) {
 	}
 }
 
-// signIn is a client without a browser that has signed in to the console at the base.
+// signIn returns a client without a browser that has signed in to the console at the base.
 func (c *console) signIn(base string) *http.Client {
 	c.Helper()
 	jar, err := cookiejar.New(nil)

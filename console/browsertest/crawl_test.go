@@ -26,7 +26,7 @@ type found struct {
 	faults []string
 }
 
-// shapeOf is a page's path and the names of its parameters.
+// shapeOf returns a page's path and the names of its parameters.
 func shapeOf(page string) string {
 	path, query, _ := strings.Cut(page, "?")
 	values, _ := url.ParseQuery(query)
@@ -166,7 +166,7 @@ func references(doc *html.Node) func(func(reference) bool) {
 	}
 }
 
-// filledIn is the query of a form as it stands on the page.
+// filledIn returns the query of a form as it stands on the page.
 func filledIn(form *html.Node) string {
 	query := url.Values{}
 	for n := range form.Descendants() {

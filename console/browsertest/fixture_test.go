@@ -14,8 +14,8 @@ import (
 	"github.com/posthaste-dev/posthaste/schedule"
 )
 
-// evil is a text that is hostile wherever it is taken for HTML, an attribute or a script. What it ends with says where
-// it was stored.
+// evil returns a text that is hostile wherever it is taken for HTML, an attribute or a script. What it ends with says
+// where it was stored.
 func evil(where string) string {
 	return `javascript:__xss=1//<img src=x onerror=__xss=1></script><script>__xss=1</script>"'&` + "\u202e\u200b" + where
 }
@@ -29,7 +29,7 @@ var evilTexts = map[string]string{
 // evilPayload is JSON that is hostile where it is written as it was stored.
 var evilPayload = `{"nul":"\u0000","n":1970670598291982290,"password":"hunter2","text":"` + strings.ReplaceAll(evil("payload"), `"`, `\"`) + `"}`
 
-// shown is how people read what evil stored.
+// shown returns how people read what evil stored.
 func shown(where string) string {
 	if where == "payload" {
 		return strings.ReplaceAll(evil(where), `"`, `\"`)

@@ -164,7 +164,7 @@ func (t *tab) press(keys string) {
 	}
 }
 
-// statusOf is an expression: the status that the row of a job shows.
+// statusOf returns an expression for the status that the row of a job shows.
 func statusOf(id outbox.ID) string {
 	return fmt.Sprintf(`document.querySelector('tr[data-job="%s"] .status')?.textContent.trim()`, id)
 }

@@ -88,8 +88,8 @@ var every = []struct {
 	{"complete", complete, true},
 }
 
-// chosen is the pages of a crawl that are looked at in the browser: one of each shape, without those that only narrow
-// down a list by one more condition.
+// chosen returns the pages of a crawl that are looked at in the browser: one of each shape, without those that only
+// narrow down a list by one more condition.
 func chosen(pages []string) (some []string) {
 	seen := map[string]bool{}
 	for _, page := range pages {

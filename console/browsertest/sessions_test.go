@@ -22,7 +22,7 @@ import (
 // What changes from one look to the next: times of day, ages, and snapshots of the server, which other tests write to.
 var passing = regexp.MustCompile(`\d+:\d+:[\d,]*(@\d+|\s|$)|\d\d:\d\d:\d\d(\.\d+)?|\b\d+ (s|min)\b|\d{4}-\d\d-\d\dT\S+`)
 
-// mainText is what people read in the main part of a page.
+// mainText returns what people read in the main part of a page.
 func mainText(page string) string {
 	doc, err := html.Parse(strings.NewReader(page))
 	if err != nil {

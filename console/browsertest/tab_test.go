@@ -113,7 +113,7 @@ func (t *tab) note(event any) {
 	}
 }
 
-// take is what was noted since it was called last.
+// take returns what was noted since it was called last.
 func (t *tab) take() (faults []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

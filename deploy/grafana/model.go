@@ -308,7 +308,7 @@ func (p panel) limited(alert string, above float64) panel {
 	return p.marked(alert, step{Color: "green"}, step{Color: "red", Value: &above})
 }
 
-// atLeast is like limited, for an alert that fires below the value.
+// atLeast marks the value below which an alert fires, and links to its runbook, as limited does.
 func (p panel) atLeast(alert string, value float64) panel {
 	return p.marked(alert, step{Color: "red"}, step{Color: "green", Value: &value})
 }

@@ -22,8 +22,8 @@ const Base = "/manual/"
 //go:embed site.zip.zst
 var archive []byte
 
-// Files are the site's: its pages as HTML and as Markdown, what they load, and llms.txt. The first call unpacks them, 5
-// MB.
+// Files returns the site's files: its pages as HTML and as Markdown, what they load, and llms.txt. The first call
+// unpacks them, 5 MB.
 func Files() fs.FS { return files() }
 
 var files = sync.OnceValue(func() *zip.Reader {

@@ -94,8 +94,8 @@ func (d *demo) run(ctx context.Context, fail context.CancelCauseFunc) (err error
 	return d.tell(ctx, fail, endDisplay)
 }
 
-// tell is the story: a rush of orders with a death in the middle, and the proof.
-// What goes wrong in the background calls fail, which ends ctx.
+// tell tells the story: a rush of orders with a death in the middle, and the proof. What goes wrong in the background
+// calls fail, which ends ctx.
 func (d *demo) tell(ctx context.Context, fail context.CancelCauseFunc, endDisplay func()) error {
 	takeover, err := d.rush(ctx, fail)
 	if err != nil {
@@ -224,7 +224,7 @@ func (d *demo) killBusy(ctx context.Context) (*takeover, error) {
 	return watchTakeover(ctx, d.db, w)
 }
 
-// killed is the name of the worker that was killed, if one was.
+// killed returns the name of the worker that was killed, "" if none was.
 func (d *demo) killed() string {
 	if w := d.victim.Load(); w != nil {
 		return w.name
@@ -279,7 +279,7 @@ func (d *demo) prove(ctx context.Context, t *takeover) error {
 	return nil
 }
 
-// endedBy is why ctx ended, if it did: errors that followed from that say less.
+// endedBy returns why ctx ended, if it did, in place of an error: errors that followed from that say less.
 func endedBy(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -108,7 +108,7 @@ func (s *show) url(t *testing.T) string {
 	return url
 }
 
-// count is the one number that a query returns.
+// count returns the one number that a query returns.
 func count(t *testing.T, conn *pgx.Conn, sql string, args ...any) int {
 	t.Helper()
 	var n int

@@ -70,7 +70,7 @@ func measure(ctx context.Context, db *pgxpool.Pool, window time.Duration) (figur
 	return f, nil
 }
 
-// open is how many jobs are not finished and need no person.
+// open returns how many jobs are not finished and need no person.
 func (f figures) open() int {
 	n := f.waiting
 	for _, running := range f.running {

@@ -83,7 +83,7 @@ func (p *premises) introduce(ctx context.Context, s *screen) error {
 	return nil
 }
 
-// shownURL is the database's URL without the password of a server that is not ours.
+// shownURL returns the database's URL without the password of a server that is not ours.
 func (p *premises) shownURL() string {
 	if !p.given {
 		return p.url

@@ -164,7 +164,7 @@ func (l *lastWords) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is the text, fit to be appended to a sentence.
+// String returns the text, fit to be appended to a sentence.
 func (l *lastWords) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -175,7 +175,7 @@ func (l *lastWords) String() string {
 	return ":\n    " + string(bytes.ReplaceAll(text, []byte("\n"), []byte("\n    ")))
 }
 
-// freeAddress is an address that nobody listens on.
+// freeAddress returns an address that nobody listens on.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

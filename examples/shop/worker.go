@@ -18,8 +18,8 @@ import (
 // concurrency is how many jobs one worker runs at a time, each with a connection.
 const concurrency = 16
 
-// runWorker is a whole worker process: a mux with the handlers, and app.Run. It
-// ends with SIGTERM or Ctrl-C, after the jobs that are running.
+// runWorker runs a whole worker process: a mux with the handlers, and app.Run. It ends with SIGTERM or Ctrl-C, after
+// the jobs that are running.
 func runWorker(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("shop worker", flag.ContinueOnError)
 	name := flags.String("name", "", "who holds the leases, for people (default host-pid and 8 hex digits)")

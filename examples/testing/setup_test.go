@@ -10,7 +10,7 @@ import (
 
 // snippet:begin
 
-// openTestDatabase is for TestMain: one database for all tests of the package.
+// openTestDatabase opens one database for all tests of the package. It is for TestMain.
 func openTestDatabase(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {

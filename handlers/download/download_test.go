@@ -126,7 +126,7 @@ func (r *rig) run(t *testing.T, args download.Args) string {
 	return r.await(t, id)
 }
 
-// tree is every file below a folder.
+// tree returns every file below a folder.
 func tree(t *testing.T, root string) (files []string) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

@@ -159,9 +159,9 @@ func expand(name, text string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// lapsed is whether nobody has a sink or a bridge whose lease ends then. A lease is 5 minutes at most: one that ends
-// later was taken before the server's clock was set back, as a failover to a server whose clock is behind does. If its
-// owner lives, its epoch fences it.
+// lapsed returns the SQL condition that nobody has a sink or a bridge whose lease ends then. A lease is 5 minutes at
+// most: one that ends later was taken before the server's clock was set back, as a failover to a server whose clock is
+// behind does. If its owner lives, its epoch fences it.
 func lapsed(until string) string {
 	return strings.ReplaceAll(
 		"(%s IS NULL OR %s < clock_timestamp() OR %s > clock_timestamp() + interval '10 minutes')", "%s", until)

@@ -14,10 +14,10 @@ var names = [...]string{"0.1.0"}
 // Revision is the number of this build's release among those that changed the schema, from 1.
 const Revision = len(names)
 
-// Name is the release that this build's schema is of.
+// Name returns the release that this build's schema is of.
 func Name() string { return names[Revision-1] }
 
-// Floor is the oldest release whose builds work with this build's schema: the one before it.
+// Floor returns the oldest release whose builds work with this build's schema: the one before it.
 func Floor() (revision int, name string) {
 	revision = max(Revision-1, 1)
 	return revision, names[revision-1]

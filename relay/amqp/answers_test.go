@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// underWay is a publication of which three messages were sent and none is answered.
+// underWay returns a publication of which three messages were sent and none is answered.
 func underWay() *publication {
 	p := &publication{
 		sink: &Sink{}, conn: &conn{sent: map[string]bool{}}, lines: map[string]*line{}, refusing: map[refusal]error{},

@@ -96,7 +96,8 @@ func (b *broker) Restart() {
 	b.t.Errorf("the queue does not come back: %v", err)
 }
 
-// Kills is how often the server is killed, which takes long to start: in make test-quorum it shows what it does then.
+// Kills returns how often the server is killed, which takes long to start: in make test-quorum it shows what it does
+// then.
 func (b *broker) Kills() int {
 	if b.kind == amqp.QueueTypeQuorum {
 		return 5

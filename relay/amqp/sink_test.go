@@ -44,7 +44,7 @@ func (b *broker) sink(config Config) *Sink {
 	return s
 }
 
-// messages are so many to a destination, of keys in turns.
+// messages returns so many messages to a destination, of keys in turns.
 func messages(n, keys int, destination string) []relay.Message {
 	all := make([]relay.Message, n)
 	for i := range all {

@@ -24,7 +24,8 @@ func (n *null) Publish(_ context.Context, batch []relay.Message) []error {
 	return make([]error, len(batch))
 }
 
-// BenchmarkBurnDown is 20,000 jobs, by a handler of batches that does nothing, and by a sink that takes everything.
+// BenchmarkBurnDown measures 20,000 jobs, by a handler of batches that does nothing, and by a sink that takes
+// everything.
 func BenchmarkBurnDown(b *testing.B) {
 	const n = 20_000
 	all := make([]outbox.Request, n)

@@ -73,7 +73,7 @@ type handler struct {
 	varies bool // jobs of the kind may have different destinations
 }
 
-// publish is the handler of a batch.
+// publish handles a batch: it publishes the jobs' messages to the sink, and returns one outcome for each job.
 func (h *handler) publish(ctx context.Context, claimed []*outbox.Claimed) []error {
 	outcomes := make([]error, len(claimed))
 	batch := make([]relay.Message, 0, len(claimed))

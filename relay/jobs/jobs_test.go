@@ -85,7 +85,7 @@ func enqueue(t *testing.T, db *pgxpool.Pool, payload string, opts outbox.Options
 	return id
 }
 
-// ended is how many jobs have ended, and how.
+// ended returns how many jobs have ended, and how.
 func ended(t *testing.T, db *pgxpool.Pool) (all map[string]int) {
 	t.Helper()
 	rows, err := db.Query(t.Context(), `

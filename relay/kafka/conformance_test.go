@@ -166,7 +166,7 @@ func (b *broker) received(topic string) (all []relay.Message) {
 	return committed(records)
 }
 
-// committed are the messages that consumers of what is committed have: those that are in no transaction, and those
+// committed returns the messages that consumers of what is committed have: those that are in no transaction, and those
 // whose transaction has a mark in their partition that it is committed. franz-go is not asked for that: kfake, when it
 // has been killed, aborts what was open and writes no mark, so that a client would leave out what follows, too.
 func committed(records []*kgo.Record) (all []relay.Message) {

@@ -47,7 +47,7 @@ func TestAProducerDoesNotNameItsMessages(t *testing.T) {
 	}
 }
 
-// repeated is the name of a header that is there more than once.
+// repeated returns the name of a header that is there more than once, "" if none is.
 func repeated(headers []bridge.Header) string {
 	seen := map[string]bool{}
 	for _, h := range headers {

@@ -28,7 +28,7 @@ func (b *broker) sink(config Config) *Sink {
 	return s
 }
 
-// messages are so many to a topic, of keys in turns, with bodies that cannot be compressed.
+// messages returns so many messages to a topic, of keys in turns, with bodies that cannot be compressed.
 func messages(n, keys int, topic string, size int) []relay.Message {
 	all := make([]relay.Message, n)
 	for i := range all {

@@ -8,7 +8,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// ingesting is a run of three messages that were sent and not answered.
+// ingesting returns a run of three messages that were sent and not answered.
 func ingesting() *ingest {
 	p := &publication{sink: &Sink{}, batch: make([]relay.Message, 3), outcomes: make([]error, 3), failed: map[string]bool{}, forbidden: map[string]error{}}
 	for i := range p.outcomes {

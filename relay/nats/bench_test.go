@@ -74,7 +74,7 @@ func benchmark(b *testing.B, always bool, config jetstream.StreamConfig, keys in
 	b.ReportMetric(float64((cpu(b)-before).Microseconds())/float64(b.N)/1000, "µs-of-CPU/msg")
 }
 
-// cpu is what this process has used.
+// cpu returns the CPU time that this process has used.
 func cpu(b *testing.B) time.Duration {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {

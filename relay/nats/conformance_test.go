@@ -39,7 +39,7 @@ const (
 	largest    = 200_000
 )
 
-// users is the server's configuration; the sink is "relay".
+// users returns the server's configuration; the sink is the user "relay".
 func users(relay string) string {
 	return fmt.Sprintf(`
 		accounts: { A: { jetstream: enabled, users: [ { user: admin, password: admin }, %s ] } }

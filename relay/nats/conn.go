@@ -144,7 +144,7 @@ type event struct {
 	violated string    // its subject
 }
 
-// next is like await, and also closes the connection if no event comes in time.
+// next waits for an event as await does, and also closes the connection if none comes in time.
 func (x exchange) next(ctx context.Context, within time.Duration) (event, error) {
 	e, err := x.await(ctx, within)
 	if errors.Is(err, errSilent) {

@@ -62,7 +62,7 @@ func (k *keeper) say(level slog.Level, message string, what slog.Attr) {
 	}
 }
 
-// once is the life of one connection.
+// once connects, uses the connection until it ends, and returns why it ended.
 func (k *keeper) once(ctx context.Context) error {
 	sockets := &sockets{}
 	options, err := k.config.options(ctx, sockets)

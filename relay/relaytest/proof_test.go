@@ -78,7 +78,7 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// declarations are the names of all tests and fuzz targets.
+// declarations returns the names of all tests and fuzz targets.
 func declarations(t *testing.T) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}
@@ -98,7 +98,7 @@ func declarations(t *testing.T) map[string]bool {
 	return all
 }
 
-// rowsOfTheScorecard are their names, and that of the row beside it.
+// rowsOfTheScorecard returns the names of the scorecard's rows, and that of the row beside it.
 func rowsOfTheScorecard(t *testing.T) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob(root + "/internal/verify/*.go")

@@ -63,8 +63,8 @@ func (e *addressError) Error() string {
 
 const dialTimeout = 5 * time.Second // includes the TLS handshake
 
-// dial is a Transport's DialContext. It checks the address after the name has been resolved, for each connection: one
-// that was public may not be any more.
+// dial connects as a Transport's DialContext. It checks the address after the name has been resolved, for each
+// connection: one that was public may not be any more.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -75,7 +75,7 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	return conn, nil
 }
 
-// control is called before a socket is connected.
+// control refuses an address that is neither public nor allowed. It is called before a socket is connected.
 func (d *dialer) control(_, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -89,7 +89,7 @@ func (d *dialer) control(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// dialTLS is a Transport's DialTLSContext. It reads the certificates again.
+// dialTLS connects as a Transport's DialTLSContext. It reads the certificates again.
 func (d *dialer) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
 	config, err := d.certificates.TLS()
 	if err != nil {

@@ -125,7 +125,7 @@ func verify(key []byte, header http.Header, body []byte) string {
 	return "no signature of ours"
 }
 
-// received is a request as the message that it was.
+// received returns a request as the message that it was.
 func received(req *http.Request, body []byte) relay.Message {
 	m := relay.Message{ID: req.Header.Get("Idempotency-Key"), Destination: req.URL.Path, Body: body}
 	if req.Header.Get("Webhook-Id") != m.ID {

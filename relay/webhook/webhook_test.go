@@ -235,7 +235,7 @@ func TestAnOutageThatIsOverAtOnceWaitsAsLongAsItHasLasted(t *testing.T) {
 	}
 }
 
-// attempt is what becomes of a job after one call of the handler.
+// attempt returns what becomes of a job after one call of the handler.
 func attempt(t *testing.T, handle dispatcher.Handler, retry dispatcher.BackoffPolicy) outcome.Outcome {
 	job := claimed()
 	o, _ := outcome.Policy{Backoff: retry}.Decide(job, handle(t.Context(), job), nil)
@@ -452,7 +452,8 @@ func TestRetryAfterIsSecondsOrADateWithinADay(t *testing.T) {
 	}
 }
 
-// typeName is how the tests look at the dispatcher's unexported outcomes.
+// typeName returns the name of an error's type, by which the tests know the dispatcher's unexported outcomes; "" for
+// nil.
 func typeName(err error) string {
 	if err == nil {
 		return ""

@@ -229,7 +229,7 @@ func (a *Reports) recordLocked() *record {
 	return a.record
 }
 
-// noteDurably is like note, but returns only after the change is stored.
+// noteDurably changes the record as note does, but returns only after the change is stored.
 func (a *Reports) noteDurably(ctx context.Context, change func(*record)) error {
 	w := &durable{done: make(chan error, 1)}
 	_, err := a.note(true, func(r *record) {

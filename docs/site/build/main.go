@@ -108,7 +108,7 @@ func digests(docs string) (string, error) {
 	return lines.String(), err
 }
 
-// recorded is what an archive was made of, "" if there is none.
+// recorded returns what an archive was made of, "" if there is none.
 func recorded(archive string) string {
 	packed, err := os.ReadFile(archive)
 	if err != nil {

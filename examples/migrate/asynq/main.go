@@ -49,7 +49,7 @@ func run(ctx context.Context, redis, queue, databaseURL string, out io.Writer) e
 	return (&mover{tasks, outbox.NewProducer(db, outbox.NotifyCoalesced), queue, out}).run(ctx)
 }
 
-// connection is what asynq makes of a URI, with the user's name, which it leaves out.
+// connection returns what asynq makes of a URI, with the user's name, which asynq leaves out.
 func connection(uri string) (asynq.RedisConnOpt, error) {
 	to, err := asynq.ParseRedisURI(uri)
 	if client, plain := to.(asynq.RedisClientOpt); plain {

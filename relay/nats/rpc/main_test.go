@@ -122,7 +122,7 @@ func (r *rig) serve(change ...func(*rpc.Config)) (stop func()) {
 	return stop
 }
 
-// instances are the services that answer a ping.
+// instances returns the services that answer a ping.
 func (r *rig) instances() map[string]bool {
 	r.t.Helper()
 	inbox := nats.NewInbox()
@@ -157,7 +157,7 @@ func (r *rig) await(what string, is func() bool) {
 	}
 }
 
-// as is the rig with another's token; "" is without.
+// as returns the rig with another's token; "" means without a token.
 func (r *rig) as(token string) *rig {
 	c := *r
 	c.token = token
@@ -306,7 +306,7 @@ func (l *records) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// count is how many lines have the text.
+// count returns how many lines have the text.
 func (l *records) count(text string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

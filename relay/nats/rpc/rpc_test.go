@@ -94,7 +94,7 @@ func (r *rig) status(id string) (status string) {
 	return status
 }
 
-// fields are the names of a JSON object's members, and of those within.
+// fields returns the names of a JSON object's members, and of those within.
 func fields(t *testing.T, data []byte) []string {
 	t.Helper()
 	var v any
