@@ -275,12 +275,9 @@ func (c *claimer) attribute(claimed []*attempt, now time.Time) {
 	}
 }
 
-// returnOrphans gives back jobs that a failed claim may have leased: the statement may have committed before its
-// connection broke. Otherwise nothing would find these jobs until their leases lapse. The queue's own loop calls it, so
-// no other claim of this queue is under way, and the worker's name is unique to this process. The statement may also
-// commit later, since the server need not notice soon that nobody waits for its answer. So the loop asks again until
-// uncertainFor is over, and once more when it ends; a job of a statement that commits after that waits for its lease to
-// lapse.
+// returnOrphans gives back jobs that a failed claim may have leased: "The claim whose answer is lost" (docs/races.md).
+// The queue's own loop calls it, so no other claim of this queue is under way, and the worker's name is unique to this
+// process. A job of a statement that commits after the last call waits for its lease to lapse.
 func (c *claimer) returnOrphans(ctx context.Context) error {
 	bound, cancel := bounded(ctx)
 	defer cancel()

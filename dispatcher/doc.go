@@ -16,16 +16,11 @@
 //
 // # The life of an attempt
 //
-// The loop of a queue asks the scheduler for a plan: how many jobs to claim, of which tenants and priorities, and from
-// which cursors. The claimer leases them with one statement and records their leases. From then on each job is an
-// attempt. It waits in the buffer, bypasses it if its tenant holds few jobs, or waits in a batch for others of its
-// kind. A worker takes it. If its queue has been paused or its kind's dependency is unavailable, the worker gives it
-// back; otherwise it runs the handler with a context whose cause says why it ended: timeout, deadline, cancelled, lease
-// lost, shutdown. The handler's result becomes an outcome, which is all that the later parts need. If the handler has
-// reported something, the recorder stores its last report first. The settler gathers outcomes into batches and retries
-// until they are stored, however long the database is unavailable; only a stop whose grace period is over ends its
-// retries. Then the process forgets the lease, moves the job's key on and notifies the callers waiting for the job. If
-// the database does not match an outcome, the job was cancelled, has expired, or belongs to another worker by now.
+// docs/architecture.md follows a job from step to step, and docs/races.md has the interleavings. A claimed job is an
+// attempt. It waits in the buffer, bypasses it if its tenant holds few jobs, or waits in a batch for others of its kind.
+// A worker runs its handler, or gives the job back if its queue has been paused or its kind's dependency is unavailable.
+// The handler's result becomes an outcome, which is all that the later parts need. If the database does not match an
+// outcome, the job was cancelled, has expired, or belongs to another worker by now.
 //
 // # Goroutines
 //

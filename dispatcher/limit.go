@@ -19,15 +19,11 @@ import (
 // at once in all processes together, and how many may start in an interval. While a queue is paused or limited, a plain
 // claim returns nothing. The survey reports why, and from then on claims check the limits first.
 //
-// A limited claim is one transaction on one connection:
-//
-//	BEGIN; hold the queue's usage; measure it    one round trip
-//	claim as much as there is room for           as an unlimited queue does
-//	note what was started; COMMIT                one round trip
-//
-// No other process claims from the queue meanwhile, so both limits are exact: jobs that stop running only make room. If
-// a process stops in the middle, the server ends its transaction after a second (see BoundClaim). No job is claimed
-// ahead of its start: a job that waits in a buffer would use up a place, and start later than the rate allows for.
+// A limited claim is one transaction on one connection: it locks the queue's usage and measures it, claims as much as
+// there is room for, and notes what it has started. No other process claims from the queue meanwhile, so both limits are
+// exact: jobs that stop running only make room. If a process stops in the middle, the server ends its transaction after
+// a second (queries/limit.sql has the statements and why they are in this order). No job is claimed ahead of its start:
+// a job that waits in a buffer would use up a place, and start later than the rate allows for.
 type limiter struct {
 	*process
 	queue    string
@@ -49,10 +45,7 @@ func (l *limiter) look(ctx context.Context, asked int) (*allowance, error) {
 	if !l.capacity.limited.Load() {
 		return nil, nil
 	}
-	// Set the flag before the look; otherwise this room is missed:
-	//
-	//	claim    look: full                     sleep
-	//	settle               a job ends, full?
+	// Set the flag before the look: a job that ends right after it must wake the queue.
 	l.capacity.atLimit.Store(true)
 	bound, cancel := bounded(context.WithoutCancel(ctx)) // as in claimer.lease
 	defer cancel()

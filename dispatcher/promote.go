@@ -23,14 +23,9 @@ import (
 // therefore never wait for a key's row. If the process dies before it is done, the reaper does the rest.
 //
 // Most jobs leave a key for which no job waits, so the promoter looks before it locks. This loses no promotion, because
-// a claim that has blocked a job looks, too, and both look after their changes are committed:
-//
-//	settle   A ends, commit           look
-//	claim              B blocked, commit     look
-//
-// If the first look misses that B is blocked, B was blocked after it, and the second look sees that A has ended. If the
-// claim's answer is lost, its process looks at the keys that it knows of, perhaps before the claim is committed; the
-// reaper finds what this look misses.
+// a claim that has blocked a job looks, too ("The lost promotion", docs/races.md). If the claim's answer is lost, its
+// process looks at the keys that it knows of, perhaps before the claim is committed; the reaper finds what this look
+// misses.
 //
 // A promotion passes by a key or a job that another transaction has locked (outbox.promote_keys lists the possible
 // ones), and looks at it again soon. If the database refuses to move a key on, because of a trigger for example, no

@@ -131,17 +131,10 @@ func idSet(ids []pgtype.UUID) map[[16]byte]bool {
 // needsNotify reports whether other processes must be notified of a job. A job that goes back as it was may start in
 // any of them. When this process no longer claims, no timer of the others knows when the job is due.
 //
-// The others are notified of a job that goes back due at once, even though this process looks as well. Another
-// process's claim may have locked the job's row and seen that it has changed; it then leaves the row alone but keeps it
-// locked until it commits (queries/claim.sql). A third claim that looks meanwhile passes the job by:
-//
-//	claim 1   the job, commit                give it back
-//	claim 2   snapshot, it is due …                        lock it, leave it alone     commit
-//	claim 3                                                                passes it by
-//
-// Claim 2's process is notified and looks again. A job that asks to be run again at once wakes nobody, because a job
-// that does so all the time would keep every process awake. In this rare case the job waits for the next look of any
-// process, at most for a poll interval.
+// The others are notified of a job that goes back due at once, even though this process looks as well: "The lock that
+// stays, without a key" (docs/races.md). A job that asks to be run again at once wakes nobody, because a job that does
+// so all the time would keep every process awake. In this rare case the job waits for the next look of any process, at
+// most for a poll interval.
 func (r *reporter) needsNotify(a *attempt) bool {
 	switch a.outcome.Status {
 	case outbox.Pending:

@@ -14,11 +14,7 @@ import (
 // reserved tracks the one job of a queue that a producer in the same program is about to commit, and that this commit
 // claims (Dispatcher.reserve). There is only one at a time, so that a program with many concurrent commits has its jobs
 // claimed by the hundred, which costs less.
-//
-//	producer     Reserve, send [INSERT claimed, COMMIT]    answer: Committed
-//	dispatcher   a place less to claim for                  held, to a worker
-//	crash        neither job nor claim, or both: then the lease lapses, as after any claim
-//	no answer    Failed: returnOrphans gives the job back, if it was committed
+// docs/adr/0016-claimed-where-enqueued.md lists what may go wrong, and what prevents it.
 type reserved struct {
 	*process
 	capacity *capacity

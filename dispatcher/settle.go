@@ -102,15 +102,7 @@ func (s *settler) gather(timer *time.Timer) []*attempt {
 // the first.
 //
 // Every statement that waits for the rows of several jobs locks them in the order of their ids (except one that gives
-// up: storeInPlace). A settlement whose leases were lost still locks the rows that it examines, because Postgres locks
-// a row before it evaluates the newest version. So two settlements of the same two jobs could otherwise wait for each
-// other:
-//
-//	ours     snapshot: q and r are ours
-//	                      reaper, another's claim: q and r are another's
-//	ours     q: locked, not ours
-//	                      another's settlement: r settled; q: waits for us
-//	ours     r: waits for the other                                 → deadlock
+// up: storeInPlace): "Two settlements of the same jobs" (docs/races.md).
 func (s *settler) settle(batch []*attempt) {
 	slices.SortFunc(batch, byID)
 	s.metrics.settleBatch.Observe(float64(len(batch)))

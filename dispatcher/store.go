@@ -143,15 +143,9 @@ func successes(batch []*attempt) (p sqlgen.SettleSucceededParams) {
 	return p
 }
 
-// storeInPlace stores the successes without results whose rows are where their claims left them. It gives up if another
-// transaction keeps one of the rows locked:
-//
-//	ours, in place     r, which lies before q: settled
-//	                           an operator, by their ids: q: locked; r: waits for us
-//	ours, in place     q: would wait for the operator             → deadlock
-//
-// The operator's statement is an explicit request, and ours can be repeated in the order of the ids. So ours gives up,
-// long before Postgres looks for deadlocks.
+// storeInPlace stores the successes without results whose rows are where their claims left them. If another transaction
+// keeps one of the rows locked, storeInPlace stores none of them, so that it ends no operator's statement by a deadlock
+// (docs/adr/0017-settled-as-a-list.md).
 func (s *store) storeInPlace(ctx context.Context, batch []*attempt) error {
 	unmoved, now := make([]*attempt, 0, len(batch)), time.Now()
 	var p sqlgen.SettleInPlaceParams
@@ -266,13 +260,8 @@ func noteStatuses(batch []*attempt, became map[outbox.ID]outbox.Status) {
 
 // closeCalledOff handles attempts that a settling statement did not match. If a job was cancelled or its deadline has
 // come, closeCalledOff closes it as cancelled or expired, and marks it as stored. It uses a statement of its own, so
-// that other jobs pay nothing for it. Others may act between the two statements, and the fence decides: if a reaper
-// closes the job first, this attempt has lost its lease; if this process dies here, the request stays, and the reaper
-// carries it out when the lease lapses.
-//
-//	settle (id, epoch)       refused: cancelled
-//	                         reaper, deadline: closed as expired, epoch + 1
-//	close (id, epoch)        no row: the lease is lost
+// that other jobs pay nothing for it. Others may act between the two statements, and the fence decides: "Cancellation
+// and settlement" (docs/races.md).
 func (s *store) closeCalledOff(ctx context.Context, refused []*attempt) error {
 	refused = slices.DeleteFunc(refused, func(a *attempt) bool { return !a.mayBeCalledOff() })
 	if len(refused) == 0 {

@@ -464,13 +464,7 @@ func (s *Scheduler) Woken() {
 }
 
 // PollAfter returns how long until every flow must be looked at again if nothing wakes the queue before. A busy queue
-// does not sleep that long, and a survey shows only jobs that became due since the survey before, not jobs that were
-// committed late:
-//
-//	producer  INSERT of a job that is due
-//	survey    there is none of this flow that has become due since the last
-//	producer  COMMIT, of which nobody hears
-//	survey    this one was due before
+// does not sleep that long, and surveys may miss a job: "A late commit between two surveys" (docs/races.md).
 func (s *Scheduler) PollAfter(now time.Time, every time.Duration) time.Duration {
 	return max(s.looked.Add(every).Sub(now), 0)
 }
