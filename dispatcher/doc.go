@@ -47,9 +47,9 @@
 // Each file uses only files listed below it; read them in this order.
 //
 //	inline.go       the parts without their goroutines, for package outboxtest
-//	life.go         Run: the goroutines, and the order in which they end; what a program may ask of it meanwhile
+//	life.go         Run: the goroutines, and the order in which they end; what a program may ask of it meanwhile, and the
+//	                dispatcher's row in the list of workers
 //	dispatcher.go   what a program creates: the settings and their validation, and the parts
-//	heartbeat.go    keeps the dispatcher in the list of workers
 //	loop.go         claims for one queue: when to look, what to ask for, how long to sleep
 //	claim.go        one claim: leases jobs, gives them to the workers, and looks for those whose answer was lost
 //	limit.go        the limits that operators have set for the queue, and how much of them is used
@@ -67,23 +67,20 @@
 //	store.go        the settling statements, for each kind of outcome
 //	report.go       counts and logs the ends of attempts, and notifies other processes and waiting callers
 //	promote.go      moves keys on when jobs have left them
-//	notify.go       one NOTIFY for many events
-//	cancel.go       ends handlers whose jobs were cancelled
-//	lease.go        the jobs that this process holds, and the extension of their leases
+//	lease.go        the jobs that this process holds: their leases, and the ends of handlers whose jobs were cancelled
 //	step.go         Step and StepTx: parts of a job that run once
 //	many.go         HandleMany: a handler for jobs of a kind together
-//	hooks.go        OnSuccess, OnResult and OnDeath
-//	ended.go        what hooks receive about a job that has ended
+//	hooks.go        OnSuccess, OnResult and OnDeath, and what hooks receive about a job that has ended
 //	protect.go      opens sealed payloads
 //	trace.go        the span of an attempt or a batch, if the program uses package tracing
 //	attempt.go      one claimed job, or a batch of them, on its way through the process
 //	process.go      what all parts have in common
-//	waker.go        makes a claim loop look again, and paces looks that find nothing
+//	waker.go        makes a claim loop look again, and paces looks that find nothing; one NOTIFY for many events
 //	mux.go          the handler of each kind
-//	outcome.go      what a handler may return; internal/outcome decides what becomes of its job
-//	kind.go         the settings for a kind's attempts, and back-off policies
-//	health.go       whether the latest statement succeeded, complaints about failures, and the wait for recovery
-//	session.go      connections of the dispatcher's own
+//	outcome.go      what a handler may return, the settings for a kind's attempts, and back-off policies;
+//	                internal/outcome decides what becomes of its job
+//	health.go       connections of the dispatcher's own, whether the latest statement succeeded, complaints about
+//	                failures, and the wait for recovery
 //	metrics.go      counters and histograms
 //
 // Package internal/scheduler decides what the next claim asks for and how long a queue may sleep. Package

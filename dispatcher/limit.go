@@ -20,10 +20,10 @@ import (
 // claim returns nothing. The survey reports why, and from then on claims check the limits first.
 //
 // A limited claim is one transaction on one connection: it locks the queue's usage and measures it, claims as much as
-// there is room for, and notes what it has started. No other process claims from the queue meanwhile, so both limits are
-// exact: jobs that stop running only make room. If a process stops in the middle, the server ends its transaction after
-// a second (queries/limit.sql has the statements and why they are in this order). No job is claimed ahead of its start:
-// a job that waits in a buffer would use up a place, and start later than the rate allows for.
+// there is room for, and notes what it has started. No other process claims from the queue meanwhile, so both limits
+// are exact: jobs that stop running only make room. If a process stops in the middle, the server ends its transaction
+// after a second (queries/limit.sql has the statements and why they are in this order). No job is claimed ahead of its
+// start: a job that waits in a buffer would use up a place, and start later than the rate allows for.
 type limiter struct {
 	*process
 	queue    string
