@@ -52,12 +52,13 @@ func onSuccess[T outbox.Args](m *Mux, withResult bool, hook func(context.Context
 	config []KindConfig,
 ) {
 	var zero T
+	by := "OnSuccess"
+	if withResult {
+		by = "OnResult"
+	}
 	h := &successHook{zero.Kind() + successSuffix, withResult}
 	handleHook(m, h.kind, hook, config)
-	if m.hooks.success == nil {
-		m.hooks.success = map[string]*successHook{}
-	}
-	m.hooks.success[zero.Kind()] = h
+	m.hooks = append(m.hooks, endHook{zero.Kind(), by, h})
 }
 
 // OnDeath registers a hook that runs at least once each time a job of T's kind becomes a dead letter, failed or dead,
@@ -76,10 +77,7 @@ func OnDeath[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox.J
 ) {
 	var zero T
 	handleHook(m, zero.Kind()+deathSuffix, hook, config)
-	if m.hooks.death == nil {
-		m.hooks.death = map[string]bool{}
-	}
-	m.hooks.death[zero.Kind()] = true
+	m.hooks = append(m.hooks, endHook{zero.Kind(), "OnDeath", nil})
 }
 
 func handleHook[T any](m *Mux, kind string, hook func(context.Context, *outbox.Job[Ended[T]]) error,
@@ -96,7 +94,7 @@ func handleHook[T any](m *Mux, kind string, hook func(context.Context, *outbox.J
 func (m *Mux) deathHooks() map[string]string {
 	hooks := map[string]string{}
 	for name, kind := range m.names() {
-		if m.hooks.death[kind] {
+		if _, dies := m.hooksOf(kind); dies {
 			hooks[name] = kind + deathSuffix
 		}
 	}
@@ -127,54 +125,43 @@ func registerHooks(ctx context.Context, p *process, db hookStatement, hooks map[
 }
 
 // Ended describes a job that has ended to its hook: see [OnSuccess] and [OnDeath].
-type Ended[T any] struct {
-	ID           outbox.ID
-	Kind         string
-	Queue        string
-	Status       outbox.Status // Succeeded, Failed or Dead
-	Attempt      int           // attempts that it took, or spent
-	Epoch        int64         // identifies this end together with ID: a job that was run again may die again
-	ErrorCode    string        // of the attempt that failed last; "" after a success
-	ErrorMessage string
+type Ended[T any] struct { // the tags name its stored form, which migrations/functions/store_death_hook.sql writes, too
+	ID      outbox.ID     `json:"id"`
+	Kind    string        `json:"kind"`
+	Queue   string        `json:"queue"`
+	Status  outbox.Status `json:"status"`  // Succeeded, Failed or Dead
+	Attempt int           `json:"attempt"` // attempts that it took, or spent
+	// Epoch identifies this end together with ID: a job that was run again may die again.
+	Epoch        int64  `json:"epoch"`
+	ErrorCode    string `json:"error_code"` // of the attempt that failed last; "" after a success
+	ErrorMessage string `json:"error_message"`
 
-	Args    T
-	Payload []byte // the job's payload if it is not a T as JSON; then Args is zero. Both are empty beyond 16 MiB
-	Result  []byte // as JSON; only for [OnResult]
+	Args T `json:"args,omitempty"`
+	// Payload is the job's payload if it is not a T as JSON; then Args is zero. Both are empty beyond 16 MiB.
+	Payload []byte          `json:"payload,omitempty"`
+	Result  json.RawMessage `json:"result,omitempty"` // only for [OnResult]
 }
 
-// ended is Ended in its stored form; migrations/functions/store_death_hook.sql writes it, too.
-type ended struct {
-	ID           outbox.ID       `json:"id"`
-	Kind         string          `json:"kind"`
-	Queue        string          `json:"queue"`
-	Status       outbox.Status   `json:"status"`
-	Attempt      int             `json:"attempt"`
-	Epoch        int64           `json:"epoch"`
-	ErrorCode    string          `json:"error_code"`
-	ErrorMessage string          `json:"error_message"`
-	Args         json.RawMessage `json:"args,omitempty"`
-	Payload      []byte          `json:"payload,omitempty"`
-	Result       json.RawMessage `json:"result,omitempty"`
-}
+// stored is an Ended whose args are not decoded.
+type stored Ended[json.RawMessage]
 
 // UnmarshalJSON reads the stored form. A payload that is not a T is no error: the job may have died of it, and its hook
 // should run all the same.
 func (e *Ended[T]) UnmarshalJSON(text []byte) error {
-	var stored ended
-	if err := json.Unmarshal(text, &stored); err != nil {
+	var end stored
+	if err := json.Unmarshal(text, &end); err != nil {
 		return err
 	}
 	*e = Ended[T]{
-		ID: stored.ID, Kind: stored.Kind, Queue: stored.Queue, Status: stored.Status, Attempt: stored.Attempt,
-		Epoch:     stored.Epoch,
-		ErrorCode: stored.ErrorCode, ErrorMessage: stored.ErrorMessage, Payload: stored.Payload, Result: stored.Result,
+		ID: end.ID, Kind: end.Kind, Queue: end.Queue, Status: end.Status, Attempt: end.Attempt, Epoch: end.Epoch,
+		ErrorCode: end.ErrorCode, ErrorMessage: end.ErrorMessage, Payload: end.Payload, Result: end.Result,
 	}
-	if stored.Payload != nil {
+	if end.Payload != nil {
 		return nil
 	}
 	var args T
-	if err := json.Unmarshal(stored.Args, &args); err != nil {
-		e.Payload = stored.Args
+	if err := json.Unmarshal(end.Args, &args); err != nil {
+		e.Payload = end.Args
 		return nil
 	}
 	e.Args = args
@@ -183,9 +170,8 @@ func (e *Ended[T]) UnmarshalJSON(text []byte) error {
 
 // hookRow builds the job that calls the hook of a job that succeeds.
 func hookRow(job *outbox.Claimed, kind string, withResult bool) engine.Row {
-	end := ended{
-		ID: job.ID, Kind: job.Kind, Queue: job.Queue, Status: outbox.Succeeded, Attempt: job.Attempt,
-		Epoch: job.Epoch,
+	end := stored{
+		ID: job.ID, Kind: job.Kind, Queue: job.Queue, Status: outbox.Succeeded, Attempt: job.Attempt, Epoch: job.Epoch,
 	}
 	switch {
 	case engine.InternalOf(job).Seal != nil: // what was sealed is not stored in the clear

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,7 +35,7 @@ type Middleware func(next Handler) Handler
 type Mux struct {
 	routes     map[string]*route
 	middleware []Middleware
-	hooks      hooks
+	hooks      []endHook
 	renamed    map[string]string // maps a former name to the kind's current name
 }
 
@@ -84,10 +85,11 @@ func (b BatchConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// hooks holds the hooks of a mux by kind.
-type hooks struct {
-	success map[string]*successHook // by the kind that succeeds
-	death   map[string]bool         // by the kind that dies
+// endHook runs when jobs of a kind end.
+type endHook struct {
+	kind    string
+	by      string       // the function that registered it
+	success *successHook // nil if it runs when jobs die
 }
 
 // Suffixes that turn the name of a kind into the name of its hook's kind.
@@ -231,32 +233,27 @@ func (m *Mux) validate() error {
 			errs = append(errs, invalid.Field("Alias", "of %q is for kind %q, which has no handler", former, kind))
 		}
 	}
-	return errors.Join(append(errs, m.hooks.validate(m.routes))...)
-}
-
-// validate reports hooks of kinds without a handler, former names included: no job would ever trigger them.
-func (h *hooks) validate(routes map[string]*route) error {
-	var errs []error
-	want := func(field, kind string) {
-		if routes[kind] == nil {
-			errs = append(errs, invalid.Field(field, "is for kind %q, which has no handler", kind))
+	byKind := func(a, b endHook) int { return cmp.Compare(a.kind, b.kind) }
+	for _, h := range slices.SortedStableFunc(slices.Values(m.hooks), byKind) {
+		if m.routes[h.kind] == nil { // of its current name: no job would ever trigger the hook
+			errs = append(errs, invalid.Field(h.by, "is for kind %q, which has no handler", h.kind))
 		}
-	}
-	for _, kind := range slices.Sorted(maps.Keys(h.success)) {
-		want(h.success[kind].registered(), kind)
-	}
-	for _, kind := range slices.Sorted(maps.Keys(h.death)) {
-		want("OnDeath", kind)
 	}
 	return errors.Join(errs...)
 }
 
-// registered returns the name of the function that registered the hook.
-func (h *successHook) registered() string {
-	if h.withResult {
-		return "OnResult"
+// hooksOf returns the hook that runs when jobs of the kind succeed, or nil, and whether one runs when they die.
+func (m *Mux) hooksOf(kind string) (success *successHook, dies bool) {
+	for _, h := range m.hooks {
+		switch {
+		case h.kind != kind:
+		case h.success != nil:
+			success = h.success
+		default:
+			dies = true
+		}
 	}
-	return "OnSuccess"
+	return success, dies
 }
 
 // build returns the routes with middleware and defaults applied.
@@ -280,10 +277,8 @@ func (m *Mux) build(defaults KindConfig) map[string]*route {
 		if config.Backoff == nil {
 			config.Backoff = defaults.Backoff
 		}
-		built[name] = &route{
-			kind: name, handler: handler, many: r.many, config: config, success: m.hooks.success[kind],
-			dies: m.hooks.death[kind],
-		}
+		built[name] = &route{kind: name, handler: handler, many: r.many, config: config}
+		built[name].success, built[name].dies = m.hooksOf(kind)
 	}
 	return built
 }
