@@ -31,15 +31,15 @@ type attempt struct {
 	deadline time.Time         // the job's deadline by the monotonic clock; zero if it has none
 	place    pgtype.TID        // where the claim has left the row; invalid if unknown
 	streamed bool              // each change of the job is an event
+	traced   context.Context   // for log lines: that of all handlers, and with tracing that of the span
 
 	// Set on the way to the handler and while it runs.
 	batch       *batch // the batch that this attempt leads; nil for a single job
 	probe       bool   // finds out whether the kind's dependency is still unavailable
 	reports     report.Reports
-	span        engine.Span     // nil without tracing; a batch keeps it in its first attempt
-	traced      context.Context // the context of the span, for log lines; nil without tracing
-	spanned     string          // the span's traceparent, if it is sampled; "" otherwise
-	handlerDone atomic.Bool     // set when the handler has returned, in a batch on the first; reportOverrun reads it
+	span        engine.Span // nil without tracing; a batch keeps it in its first attempt
+	spanned     string      // the span's traceparent, if it is sampled; "" otherwise
+	handlerDone atomic.Bool // set when the handler has returned, in a batch on the first; reportOverrun reads it
 
 	// Set at the end, and read by the settler and the reporter.
 	outcome  outcome.Outcome

@@ -252,7 +252,7 @@ func (c *claims) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) (*att
 		kept.FollowUps.Hook = func() engine.Row { return hookRow(job, hook.kind, hook.withResult) }
 	}
 	a.job, a.waker, a.claimed, a.leaseUntil, a.place = job, c.waker, sent, sent.Add(c.trust), row.place
-	a.streamed = row.streamed.Valid
+	a.streamed, a.traced = row.streamed.Valid, c.handlerContext
 	if row.deadline.Valid {
 		// Both are readings of the database's clock, and the claim was sent before the second. So our deadline is early
 		// by the time that the claim was on its way, and never late.

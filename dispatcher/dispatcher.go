@@ -111,8 +111,8 @@ func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool)
 func (d *Dispatcher) composeParts(conn outbox.DB, extending extendStatement) {
 	p := d.process
 	d.db = sqlgen.New(conn)
-	d.waiters = newNotifier(waitersWindow, d.db.WakeWaiters)
-	d.peers = newNotifier(peersWindow, func(ctx context.Context) error {
+	d.waiters = newNotifier(d.db.WakeWaiters)
+	d.peers = newNotifier(func(ctx context.Context) error {
 		return d.db.Notify(ctx, []string{engine.Channel})
 	})
 	d.leases = newLeases(p, d.db, extending)

@@ -150,7 +150,7 @@ func (d *Dispatcher) begin(ctx, afterJobs context.Context, endAfterJobs func()) 
 	settlement := slices.Repeat([]func(){d.settler.run}, settlers)
 	settlement = append(settlement,
 		func() { d.leases.watchCancellations(afterJobs) },
-		func() { heartbeat(afterJobs, d.db, d.showing(), d.config.Listening) })
+		func() { heartbeat(afterJobs, d.db, d.Presence(), d.config.Listening) })
 	return []stage{
 		start(func() {}, claims...), // they end with ctx
 		{d.endWorkers, d.running.Wait},
@@ -284,18 +284,6 @@ func (d *Dispatcher) Outages() (all []Outage) {
 	return all
 }
 
-// showing returns the dispatcher's row in the list of workers.
-func (d *Dispatcher) showing() sqlgen.ShowWorkerParams {
-	row := sqlgen.ShowWorkerParams{
-		Worker: d.process.worker, Kinds: d.process.kinds,
-		Queues: slices.Sorted(maps.Keys(d.config.Queues)),
-	}
-	for _, name := range row.Queues {
-		row.Concurrency = append(row.Concurrency, int32(cmp.Or(d.config.Queues[name].Concurrency, defaultConcurrency)))
-	}
-	return row
-}
-
 // Presence describes a dispatcher as the list of workers shows it.
 type Presence struct {
 	Worker  string         // name under which it holds leases
@@ -306,10 +294,11 @@ type Presence struct {
 
 // Presence returns the dispatcher's description. It never changes.
 func (d *Dispatcher) Presence() Presence {
-	row := d.showing()
-	p := Presence{Worker: row.Worker, Version: engine.Version(), Queues: map[string]int{}, Kinds: row.Kinds}
-	for i, queue := range row.Queues {
-		p.Queues[queue] = int(row.Concurrency[i])
+	p := Presence{
+		Worker: d.process.worker, Version: engine.Version(), Queues: map[string]int{}, Kinds: d.process.kinds,
+	}
+	for name, queue := range d.config.Queues {
+		p.Queues[name] = cmp.Or(queue.Concurrency, defaultConcurrency)
 	}
 	return p
 }
@@ -353,8 +342,13 @@ type heartbeatStatements interface {
 
 // heartbeat keeps the dispatcher's row in outbox.workers until ctx ends, and then removes it. It logs no failure:
 // failed claims are logged, and only the list that operators see depends on the row.
-func heartbeat(ctx context.Context, db heartbeatStatements, row sqlgen.ShowWorkerParams, hearing func() bool) {
-	row.Version = engine.Version()
+func heartbeat(ctx context.Context, db heartbeatStatements, p Presence, hearing func() bool) {
+	row := sqlgen.ShowWorkerParams{
+		Worker: p.Worker, Version: p.Version, Kinds: p.Kinds, Queues: slices.Sorted(maps.Keys(p.Queues)),
+	}
+	for _, queue := range row.Queues {
+		row.Concurrency = append(row.Concurrency, int32(p.Queues[queue]))
+	}
 	var said time.Time
 	show := func(now time.Time) {
 		if hears := hearing(); hears != row.Hearing || now.Sub(said) >= heartbeatInterval {

@@ -5,6 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // metrics holds the dispatcher's metrics. Dashboards and alerts depend on the job_ names and their labels
@@ -28,11 +30,11 @@ type metrics struct {
 
 // kindMetrics holds the metrics of one kind, looked up once.
 type kindMetrics struct {
-	claimed                 prometheus.Counter
-	succeeded, failed, dead prometheus.Counter // jobs
-	attempts                map[string]prometheus.Counter
-	processing, startDelay  prometheus.Observer
-	overruns                prometheus.Counter
+	claimed                prometheus.Counter
+	completed              map[outbox.Status]prometheus.Counter // jobs that ended
+	attempts               map[string]prometheus.Counter
+	processing, startDelay prometheus.Observer
+	overruns               prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -94,10 +96,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 // otherwise each restart would create new series.
 func (m *metrics) forKind(kind, worker string) *kindMetrics {
 	k := &kindMetrics{
-		claimed:    m.claimed.WithLabelValues(kind, worker),
-		succeeded:  m.completed.WithLabelValues(kind, "success"),
-		failed:     m.completed.WithLabelValues(kind, "failed"),
-		dead:       m.completed.WithLabelValues(kind, "dead"),
+		claimed: m.claimed.WithLabelValues(kind, worker),
+		completed: map[outbox.Status]prometheus.Counter{
+			outbox.Succeeded: m.completed.WithLabelValues(kind, "success"),
+			outbox.Failed:    m.completed.WithLabelValues(kind, "failed"),
+			outbox.Dead:      m.completed.WithLabelValues(kind, "dead"),
+		},
 		attempts:   map[string]prometheus.Counter{},
 		processing: m.processing.WithLabelValues(kind),
 		startDelay: m.startDelay.WithLabelValues(kind),

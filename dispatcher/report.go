@@ -64,13 +64,13 @@ func (r *reporter) report(batch []*attempt, retried bool) {
 			r.reportStored(a)
 		case retried || err != nil && engine.InternalOf(a.job).Completed.Load():
 			a.waker.poke() // the next start of what the earlier try has stored
-			r.log.LogAttrs(a.logContext(context.Background()), slog.LevelWarn,
+			r.log.LogAttrs(a.traced, slog.LevelWarn,
 				"outcome stored by an earlier try, or lease lost",
 				a.Attrs("lease_unknown", slog.String("outcome", string(a.outcome.Status)))...)
 		default:
 			lost = append(lost, a)
 			r.metrics.leasesLost.Inc()
-			r.log.LogAttrs(a.logContext(context.Background()), slog.LevelWarn, "lease_lost",
+			r.log.LogAttrs(a.traced, slog.LevelWarn, "lease_lost",
 				a.Attrs("lease_lost", slog.String("outcome_refused", string(a.outcome.Status)))...)
 		}
 	}
@@ -153,32 +153,26 @@ func endsForWaiters(a *attempt) bool {
 }
 
 func (r *reporter) reportStored(a *attempt) {
-	ctx := a.logContext(context.Background())
 	a.route.counts.attempts[string(a.outcome.Status)].Inc()
+	if completed := a.route.counts.completed[a.outcome.Status]; completed != nil {
+		completed.Inc()
+	}
+	duration := slog.Float64("duration_ms", milliseconds(a.took))
 	switch a.outcome.Status {
 	case outbox.Succeeded:
-		a.route.counts.succeeded.Inc()
-		if r.logJobs == LogAll && r.log.Enabled(ctx, slog.LevelInfo) {
-			r.log.LogAttrs(ctx, slog.LevelInfo, "job_completed",
-				a.Attrs("job_completed", slog.Float64("duration_ms", milliseconds(a.took)))...)
+		if r.logJobs == LogAll && r.log.Enabled(a.traced, slog.LevelInfo) {
+			r.log.LogAttrs(a.traced, slog.LevelInfo, "job_completed", a.Attrs("job_completed", duration)...)
 		}
 		return
 	case outbox.Cancelled, outbox.Expired:
-		if r.logJobs != LogAll {
-			return
+		if r.logJobs == LogAll {
+			event := "job_" + string(a.outcome.Status)
+			r.log.LogAttrs(a.traced, slog.LevelInfo, event,
+				a.Attrs(event, slog.String("error", a.outcome.Message), duration)...)
 		}
-		event := "job_" + string(a.outcome.Status)
-		r.log.LogAttrs(ctx, slog.LevelInfo, event, a.Attrs(event,
-			slog.String("error", a.outcome.Message), slog.Float64("duration_ms", milliseconds(a.took)))...)
 		return
-	case outbox.Retrying:
-		r.reportFailure(a, slog.LevelWarn)
-	case outbox.Failed:
-		a.route.counts.failed.Inc()
-		r.reportFailure(a, slog.LevelError)
-	case outbox.Dead:
-		a.route.counts.dead.Inc()
-		r.reportFailure(a, slog.LevelError)
+	case outbox.Retrying, outbox.Failed, outbox.Dead:
+		r.reportFailure(a, duration)
 	}
 	if !a.outcome.KeepDue || a.returned || a.route.dies {
 		a.waker.poke() // its next start, or its hook's, may come before the queue wakes
@@ -186,29 +180,34 @@ func (r *reporter) reportStored(a *attempt) {
 }
 
 // reportFailure logs a failure. It logs the first few of similar failures and sums up the others.
-func (r *reporter) reportFailure(a *attempt, level slog.Level) {
-	o, ctx := a.outcome, a.logContext(context.Background())
-	if r.logJobs == LogNone || !r.log.Enabled(ctx, level) ||
-		!r.failures.Logs(string(o.Status)+fingerprint.Of(a.job.Kind, o.Code, o.Message), a) {
+func (r *reporter) reportFailure(a *attempt, duration slog.Attr) {
+	level, attrs := failureLine(a)
+	if r.logJobs == LogNone || !r.log.Enabled(a.traced, level) ||
+		!r.failures.Logs(string(a.outcome.Status)+failureMark(a), a) {
 		return
 	}
-	r.log.LogAttrs(ctx, level, "job_failed", a.Attrs("job_failed",
-		slog.String("error_code", o.Code), slog.String("error", o.Message),
-		slog.Bool("will_retry", o.Status == outbox.Retrying), slog.String("status", string(o.Status)),
-		slog.Float64("duration_ms", milliseconds(a.took)))...)
+	r.log.LogAttrs(a.traced, level, "job_failed", a.Attrs("job_failed", append(attrs, duration)...)...)
 }
 
 // sumUpFailures logs how many failures like the last one were not logged individually.
 func (r *reporter) sumUpFailures(n int, last any) {
 	a := last.(*attempt)
-	level := slog.LevelError
-	if a.outcome.Status == outbox.Retrying {
+	level, attrs := failureLine(a)
+	r.log.LogAttrs(a.traced, level, "jobs_failed", slices.Concat(
+		[]slog.Attr{slog.String("event", "jobs_failed"), slog.Int("jobs", n), slog.String("kind", a.job.Kind)},
+		attrs, []slog.Attr{slog.String("fingerprint", failureMark(a))})...)
+}
+
+// failureLine returns the level of a log line about a failure, and what all of these lines say.
+func failureLine(a *attempt) (slog.Level, []slog.Attr) {
+	o, level := a.outcome, slog.LevelError
+	if o.Status == outbox.Retrying {
 		level = slog.LevelWarn
 	}
-	r.log.LogAttrs(a.logContext(context.Background()), level, "jobs_failed", slog.String("event", "jobs_failed"),
-		slog.Int("jobs", n),
-		slog.String("kind", a.job.Kind), slog.String("error_code", a.outcome.Code),
-		slog.String("error", a.outcome.Message),
-		slog.Bool("will_retry", a.outcome.Status == outbox.Retrying), slog.String("status", string(a.outcome.Status)),
-		slog.String("fingerprint", fingerprint.Of(a.job.Kind, a.outcome.Code, a.outcome.Message)))
+	return level, []slog.Attr{
+		slog.String("error_code", o.Code), slog.String("error", o.Message),
+		slog.Bool("will_retry", o.Status == outbox.Retrying), slog.String("status", string(o.Status)),
+	}
 }
+
+func failureMark(a *attempt) string { return fingerprint.Of(a.job.Kind, a.outcome.Code, a.outcome.Message) }

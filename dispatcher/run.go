@@ -139,8 +139,8 @@ func begin(p *process, a *attempt, cancel context.CancelCauseFunc, now time.Time
 // noteStart counts and logs that a handler is called.
 func (p *process) noteStart(a *attempt, now time.Time, attrs ...slog.Attr) {
 	a.observe(a.route.counts.startDelay, a.job.StartedAt.Sub(a.job.RunAt)+now.Sub(a.claimed))
-	if ctx := a.logContext(p.handlerContext); p.logJobs == LogAll && p.log.Enabled(ctx, slog.LevelInfo) {
-		p.log.LogAttrs(ctx, slog.LevelInfo, "job_claimed", a.Attrs("job_claimed", attrs...)...)
+	if p.logJobs == LogAll && p.log.Enabled(a.traced, slog.LevelInfo) {
+		p.log.LogAttrs(a.traced, slog.LevelInfo, "job_claimed", a.Attrs("job_claimed", attrs...)...)
 	}
 }
 

@@ -72,7 +72,7 @@ func TestASettlementThatIsTakenApartKnowsOfTheTryBefore(t *testing.T) {
 			batch = append(batch, &attempt{job: job, route: route, waker: newWaker(), outcome: outcome.Outcome{Status: outbox.Succeeded}})
 		}
 		d.settler.settle(batch)
-		if lost, succeeded := counted(t, d.process.metrics.leasesLost), counted(t, route.counts.succeeded); lost != 0 || succeeded != 8 {
+		if lost, succeeded := counted(t, d.process.metrics.leasesLost), counted(t, route.counts.completed[outbox.Succeeded]); lost != 0 || succeeded != 8 {
 			t.Errorf("%v leases are lost, and %v jobs have succeeded; want 0, and 8", lost, succeeded)
 		}
 	})

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
-	"github.com/posthaste-dev/posthaste/internal/fingerprint"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -66,18 +65,14 @@ func settlementOf(a *attempt) settlement {
 
 // store stores the outcomes of attempts that are settled alike, and marks the attempts whose outcomes are stored. If it
 // returns an error, some may be marked, and the batch can be stored again.
-func (s *store) store(ctx context.Context, how settlement, batch []*attempt) (err error) {
-	switch how {
-	case success:
-		err = s.storeSucceeded(ctx, batch)
-	case successThen:
-		err = s.storeFollowed(ctx, batch)
-	case unfinished:
-		err = s.storeUnfinished(ctx, batch)
-	case unavailable:
-		err = s.storeUnavailable(ctx, batch)
+func (s *store) store(ctx context.Context, how settlement, batch []*attempt) error {
+	settle := [settlements]func(*store, context.Context, []*attempt) error{
+		success:     (*store).storeSucceeded,
+		successThen: (*store).storeFollowed,
+		unfinished:  (*store).storeUnfinished,
+		unavailable: (*store).storeUnavailable,
 	}
-	if err != nil {
+	if err := settle[how](s, ctx, batch); err != nil {
 		return fmt.Errorf("settle %d jobs: %w", len(batch), err)
 	}
 	return s.closeCalledOff(ctx, unstored(batch))
@@ -219,7 +214,7 @@ func fingerprintOf(a *attempt) string {
 	if a.outcome.Status != outbox.Failed && a.outcome.Status != outbox.Dead {
 		return ""
 	}
-	return fingerprint.Of(a.job.Kind, a.outcome.Code, a.outcome.Message)
+	return failureMark(a)
 }
 
 // storeUnavailable stores outages. The database knows how long each outage has lasted, and returns the new status of

@@ -111,14 +111,6 @@ func endSpan(attempts ...*attempt) {
 	}
 }
 
-// logContext returns the context for log lines about an attempt.
-func (a *attempt) logContext(otherwise context.Context) context.Context {
-	if a.traced == nil {
-		return otherwise
-	}
-	return a.traced
-}
-
 // observe records a duration of the attempt, with its trace as an exemplar.
 func (a *attempt) observe(o prometheus.Observer, d time.Duration) {
 	if a.span != nil {

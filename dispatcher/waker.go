@@ -96,22 +96,16 @@ func (p *pace) wait(ctx context.Context, found bool, wake <-chan struct{}) bool 
 
 func (p *pace) atOnce() bool { return p.ownFinds.Load() && p.producerWoke.Load() }
 
-const (
-	// waitersWindow is the least time between two NOTIFYs to callers waiting for jobs, and peersWindow the least time
-	// between two to the other processes.
-	waitersWindow = 5 * time.Millisecond
-	peersWindow   = 10 * time.Millisecond
-)
+const notifyWindow = 5 * time.Millisecond // the least time between two NOTIFYs of a notifier
 
 // notifier sends one NOTIFY for many events. A lost one costs the listeners a poll interval.
 type notifier struct {
-	due    chan struct{} // one slot
-	window time.Duration
-	send   func(context.Context) error
+	due  chan struct{} // one slot
+	send func(context.Context) error
 }
 
-func newNotifier(window time.Duration, send func(context.Context) error) *notifier {
-	return &notifier{make(chan struct{}, 1), window, send}
+func newNotifier(send func(context.Context) error) *notifier {
+	return &notifier{make(chan struct{}, 1), send}
 }
 
 // notify asks for a NOTIFY soon; it never blocks.
@@ -129,7 +123,7 @@ func (n *notifier) run() {
 		ctx, cancel := context.WithTimeout(context.Background(), hintTimeout)
 		_ = n.send(ctx) // a hint: its error does not matter
 		cancel()
-		time.Sleep(n.window)
+		time.Sleep(notifyWindow)
 	}
 }
 
