@@ -97,10 +97,7 @@ func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool)
 	p.settling, d.giveUp = context.WithCancel(p.handlerContext)
 	p.health.leave = func(err error) { leaveServer(err, pool, extending, d.user) }
 	d.composeParts(pool, sqlgen.New(extending))
-	d.recorder = report.NewRecorder(report.Config{
-		DB: d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, Bound: p.boundSettling, Settling: p.settling,
-		OnDone: func(a report.Owner) { d.settler.ended <- a.(*attempt) },
-	})
+	d.recorder = d.newRecorder(func(a report.Owner) { d.settler.ended <- a.(*attempt) })
 	d.queues = make(map[string]*loop, len(d.config.Queues))
 	for name, config := range d.config.Queues {
 		d.queues[name] = d.composeQueue(name, cmp.Or(config.Concurrency, defaultConcurrency), pool)
@@ -122,6 +119,15 @@ func (d *Dispatcher) composeParts(conn outbox.DB, extending extendStatement) {
 	}
 	statements := &store{process: p, db: d.db, followed: followed, pokeAll: d.pokeAll, peers: d.peers}
 	d.settler = newSettler(p, statements, newReporter(p, d.db, d.waiters, d.peers), d.leases, d.promoter)
+}
+
+// newRecorder makes a recorder. onDone takes an attempt that is over, after its last report.
+func (d *Dispatcher) newRecorder(onDone func(report.Owner)) *report.Recorder {
+	p := d.process
+	return report.NewRecorder(report.Config{
+		DB: d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, Bytes: statementBytes / 4,
+		Bound: p.boundSettling, Settling: p.settling, OnDone: onDone,
+	})
 }
 
 func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Pool) *loop {

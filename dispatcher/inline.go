@@ -71,11 +71,7 @@ func (i *Inline) Work(ctx context.Context, f InlineFlow) ([]InlineEnd, error) {
 		return nil, fmt.Errorf("dispatcher: kind %q has no handler", f.Kind)
 	}
 	var reported []*attempt
-	recorder := report.NewRecorder(report.Config{
-		DB: i.d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, Bound: p.boundSettling,
-		Settling: p.settling,
-		OnDone:   func(a report.Owner) { reported = append(reported, a.(*attempt)) },
-	})
+	recorder := i.d.newRecorder(func(a report.Owner) { reported = append(reported, a.(*attempt)) })
 	claimed, err := i.claim(ctx, f, r, recorder)
 	if err != nil || len(claimed) == 0 {
 		return nil, errors.Join(err, i.promote())

@@ -199,14 +199,13 @@ func (l *leases) dropLapsed(now time.Time) {
 }
 
 // A handler learns that its job was cancelled at once when a notification arrives, and otherwise within a second of the
-// request and of its own start: cancelTick + cancelInterval after its first cancelTick. While all handlers start and
+// request and of its own start: cancelTick + noticeWithin after its first cancelTick. While all handlers start and
 // return within cancelAfter, no query runs, whatever notifications arrive. A job that waits in this process counts like
 // one that runs: if it is cancelled after it has waited for about a second, it does not start.
 const (
-	cancelTick     = 100 * time.Millisecond
-	cancelAfter    = 400 * time.Millisecond // no query runs unless some handler has run this long
-	cancelInterval = 700 * time.Millisecond // between looks
-	cancelSpacing  = 250 * time.Millisecond // between looks when a notification arrived, however many do
+	cancelTick    = 100 * time.Millisecond
+	cancelAfter   = 400 * time.Millisecond // no query runs unless some handler has run this long
+	cancelSpacing = 250 * time.Millisecond // between looks when a notification arrived, however many do
 )
 
 // watchCancellations ends the contexts of handlers whose jobs were cancelled, until ctx ends. It looks only while some
@@ -226,7 +225,7 @@ func (l *leases) watchCancellations(ctx context.Context) {
 		case <-tick.C:
 		}
 		now := time.Now()
-		wait := cancelInterval
+		wait := noticeWithin
 		if woken {
 			wait = cancelSpacing
 		}

@@ -83,8 +83,9 @@ func (d *Dispatcher) openPools(ctx context.Context) (pool, extending *pgxpool.Po
 const (
 	// giveUpAfter is how long after the grace period outcomes are tried again. After that each is tried once.
 	giveUpAfter = 2 * time.Second
-	// abandonAfter is how long after the grace period handlers have to return, and goroutines to end.
-	abandonAfter = 8 * time.Second
+	// abandonAfter is how long after the grace period handlers have to return, and goroutines to end: the statements
+	// under way at giveUpAfter, and then the last try of each outcome.
+	abandonAfter = giveUpAfter + statementTimeout + hintTimeout
 )
 
 // work runs every goroutine of the dispatcher and returns when all have ended. It abandons what has not ended some

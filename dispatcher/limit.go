@@ -83,8 +83,13 @@ func (l *limiter) rest(a *allowance, n int) time.Duration {
 	case a.conn == nil:
 		return nextLook(l.poll())
 	}
-	l.metrics.atLimit.WithLabelValues(a.reason()).Inc()
-	return min(a.usage.rest(), nextLook(l.poll()))
+	reason := a.reason()
+	l.metrics.atLimit.WithLabelValues(reason).Inc()
+	next := nextLook(l.poll())
+	if reason == "rate" {
+		next = min(next, max(a.log.next(a.Now.Time), time.Millisecond))
+	}
+	return next
 }
 
 // measure begins the transaction, locks the queue's usage and reads it. It returns nil, and leaves no transaction, if
@@ -137,14 +142,12 @@ func (l *limiter) commit(ctx context.Context, a *allowance, started bool) error 
 	return a.conn.SendBatch(bound, batch).Close()
 }
 
-// nextLook returns how long a queue at its limit sleeps. poll is how long it would sleep otherwise.
-func nextLook(poll time.Duration) time.Duration { return min(poll, limitPoll/2+rand.N(limitPoll/2)) }
-
-// Each process looks at a queue that is paused or at its limit at this interval, and up to twice as often. So an
-// operator's change whose notification was lost takes effect within a second, and room that other processes have made,
-// alive or dead, is noticed as soon. Nobody is notified of room: most of it is used up again at once by the process
-// that made it, and a NOTIFY for every job that ends would cost all commits of the database more than these looks do.
-const limitPoll = 800 * time.Millisecond
+// nextLook returns how long a queue sleeps that is paused or at its limit; poll is how long it would sleep otherwise.
+// Each process looks at the limits every noticeWithin, and up to twice as often, so that it also uses the room that
+// other processes have made, alive or dead. Nobody is notified of room: most of it is used up again at once by the
+// process that made it, and a NOTIFY for every job that ends would cost all commits of the database more than these
+// looks do.
+func nextLook(poll time.Duration) time.Duration { return min(poll, noticeWithin/2+rand.N(noticeWithin/2)) }
 
 // usage holds the limits of a queue and how much of them is used.
 type usage struct {
@@ -195,14 +198,6 @@ func (u *usage) reason() string {
 		return "rate"
 	}
 	return "max_running"
-}
-
-// rest returns when there may be room again, as far as the rate determines it.
-func (u *usage) rest() time.Duration {
-	if u.reason() == "rate" {
-		return max(u.log.next(u.Now.Time), time.Millisecond)
-	}
-	return limitPoll
 }
 
 // rateParts is the number of parts of the interval by which starts are counted.

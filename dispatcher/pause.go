@@ -28,8 +28,6 @@ type pauseCheck struct {
 	paused time.Time // until then nobody asks whether it still is; guarded by asking
 }
 
-const proofAge = 700 * time.Millisecond // counted from when the question was sent
-
 type pauseStatement interface {
 	QueueIsPaused(ctx context.Context, queue string) (bool, error)
 }
@@ -40,8 +38,8 @@ func newPauseCheck(p *process, queue string, db pauseStatement) *pauseCheck {
 
 // proven returns until when an answer proves that a queue is open.
 func proven(sent, answered time.Time) time.Time {
-	until := sent.Add(proofAge)
-	if news := answered.Add(time.Second - proofAge); news.After(until) {
+	until := sent.Add(noticeWithin)
+	if news := answered.Add(time.Second - noticeWithin); news.After(until) {
 		return news
 	}
 	return until
@@ -72,7 +70,7 @@ func (c *pauseCheck) mayStart(a *attempt) bool {
 	defer cancel()
 	paused, err := c.db.QueueIsPaused(ctx, c.queue)
 	if err == nil && paused {
-		c.paused = time.Now().Add(proofAge)
+		c.paused = time.Now().Add(noticeWithin)
 		return false
 	}
 	// Without an answer the job starts, as running jobs go on: an operator cannot reach the database either, and the

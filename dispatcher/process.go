@@ -9,6 +9,11 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
+// noticeWithin bounds how long this process does not look at what an operator may have done (a pause, a limit, a
+// cancellation), so that every such act takes effect within a second, also if its notification is lost: the rest of the
+// second is for a timer that fires late and for the database's answer.
+const noticeWithin = 700 * time.Millisecond
+
 // process holds what all parts of a dispatcher share: its identity, what it handles, where it logs, and its phase. Each
 // part has its own statements and neighbours.
 type process struct {

@@ -210,4 +210,6 @@ func failureLine(a *attempt) (slog.Level, []slog.Attr) {
 	}
 }
 
-func failureMark(a *attempt) string { return fingerprint.Of(a.job.Kind, a.outcome.Code, a.outcome.Message) }
+func failureMark(a *attempt) string {
+	return fingerprint.Of(a.job.Kind, a.outcome.Code, a.outcome.Message)
+}

@@ -54,7 +54,7 @@ var limit = []Mutant{
 		Name:      "a limit is looked at once a minute",
 		Breaks:    "room that another process made, and limits that were raised, are found when somebody wakes the queue",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{"dispatcher.limitPoll", `const limitPoll = 800 * time.Millisecond`, `const limitPoll = 80 * time.Minute`}},
+		Edits:     []Edit{{"dispatcher.nextLook", `min(poll, noticeWithin/2`, `max(poll, noticeWithin/2`}},
 		Checks: []Check{
 			test("dispatcher", "TestLimitsChangeWhileJobsRun", "in vain"),
 			test("dispatcher", "TestPauseAndResumeWithoutAWakeUp", "in vain"),

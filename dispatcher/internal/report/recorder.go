@@ -20,10 +20,9 @@ import (
 const (
 	recordInterval = 250 * time.Millisecond // between stores of reports that no handler waits for
 	recordBatch    = 500                    // attempts in a statement
-	recordBytes    = 4 << 20                // bytes of reports in a statement
 	recordPatience = 3 * time.Second        // of a handler that waits for a job whose row is locked
-	lastPatience   = 30 * time.Second       // of an attempt that is over, with any lock
-	endedBatch     = 2000                   // attempts that are over, before others
+	lastPatience   = 10 * recordPatience    // of an attempt that is over, with any lock: only its outcome waits
+	endedBatch     = 4 * recordBatch        // attempts that are over, before others
 )
 
 // Conns is how many connections a recorder uses: one writes, one reads.
@@ -50,6 +49,7 @@ type Config struct {
 	Health  Health
 	Log     *slog.Logger
 	Timeout time.Duration // of a statement that reads
+	Bytes   int           // of reports in a statement; one attempt's may be more
 	// Bound returns the context of a statement that stores.
 	Bound    func() (context.Context, context.CancelFunc)
 	Settling context.Context // while it lasts, reports that are not stored are tried again
@@ -210,7 +210,7 @@ func (r *Recorder) store(due []*Reports) {
 		now := time.Now()
 		batch := newBatch(len(due))
 		n := 0
-		for n < len(due) && len(batch.attempts) < r.most && batch.size < recordBytes {
+		for n < len(due) && len(batch.attempts) < r.most && batch.size < r.Bytes {
 			batch.add(due[n], now)
 			n++
 		}

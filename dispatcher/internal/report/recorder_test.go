@@ -46,7 +46,8 @@ func recording(t *testing.T, db *slow, drive func(end func(n int), settled *atom
 	synctest.Test(t, func(t *testing.T) {
 		var settled atomic.Int64
 		r := NewRecorder(Config{
-			DB: db, Health: unwatched{}, Log: slog.New(slog.DiscardHandler), Settling: t.Context(),
+			Bytes: 4 << 20,
+			DB:    db, Health: unwatched{}, Log: slog.New(slog.DiscardHandler), Settling: t.Context(),
 			Bound:  func() (context.Context, context.CancelFunc) { return context.WithTimeout(t.Context(), 5*time.Second) },
 			OnDone: func(Owner) { settled.Add(1) },
 		})

@@ -73,14 +73,12 @@ const (
 	ExpressPart = 16
 	// shareTime is how long after its last claim a tenant counts as using the queue.
 	shareTime = 10 * time.Second
-	// maxUnsure is the number of tenants of which a claim asks for one job each.
-	maxUnsure = MaxNewFlows
 	// maxSharedKeyed is how many jobs with a key one claim takes while tenants share the queue. It takes some
 	// milliseconds, and a job that comes meanwhile waits for its end.
-	maxSharedKeyed = 128
+	maxSharedKeyed = 2 * MaxExpress
 
 	surveyInterval = 100 * time.Millisecond // between surveys while busy
-	surveyPause    = 5 * time.Millisecond   // the same, if jobs may have come
+	surveyPause    = LockedRetry            // the same, if jobs may have come: a look that may be in vain
 )
 
 func New(concurrency int) *Scheduler {
@@ -270,7 +268,7 @@ func divide(all []claimant, room, limit int) {
 			dues++
 		}
 	}
-	unsures := min(len(all)-dues, maxUnsure)
+	unsures := min(len(all)-dues, MaxNewFlows) // a claim asks as many tenants for one job as a survey finds
 	part := 1
 	switch {
 	case dues > 0:

@@ -88,8 +88,8 @@ func TestIdleTenantsTakeNoRoom(t *testing.T) {
 			t.Errorf("a tenant that may have nothing is given a quota of %d", share.Quota)
 		}
 	}
-	if asked != maxUnsure || busy != 2000-maxUnsure {
-		t.Errorf("%d tenants are asked for a job, the busy one for %d; want %d and %d", asked, busy, maxUnsure, 2000-maxUnsure)
+	if asked != MaxNewFlows || busy != 2000-MaxNewFlows {
+		t.Errorf("%d tenants are asked for a job, the busy one for %d; want %d and %d", asked, busy, MaxNewFlows, 2000-MaxNewFlows)
 	}
 	for range 4 { // in turns, all are asked
 		s.Claimed(false, p.Plain, nil, Extent{Front: true}, time.Now())
