@@ -17,10 +17,10 @@
 // # The life of an attempt
 //
 // docs/architecture.md follows a job from step to step, and docs/races.md has the interleavings. A claimed job is an
-// attempt. It waits in the buffer, bypasses it if its tenant holds few jobs, or waits in a batch for others of its kind.
-// A worker runs its handler, or gives the job back if its queue has been paused or its kind's dependency is unavailable.
-// The handler's result becomes an outcome, which is all that the later parts need. If the database does not match an
-// outcome, the job was cancelled, has expired, or belongs to another worker by now.
+// attempt. It waits in the buffer, bypasses it if its tenant holds few jobs, or waits in a batch for others of its
+// kind. A worker runs its handler, or gives the job back if its queue has been paused or its kind's dependency is
+// unavailable. The handler's result becomes an outcome, which is all that the later parts need. If the database does
+// not match an outcome, the job was cancelled, has expired, or belongs to another worker by now.
 //
 // # Goroutines
 //

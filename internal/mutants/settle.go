@@ -97,11 +97,11 @@ var settle = []Mutant{
 		Name:      "what was stored in its place is forgotten when the rest fails",
 		Breaks:    "successes that are stored are reported as lost leases",
 		Invariant: "Nothing lost",
-		Edits: []Edit{{"dispatcher.store.store", `	switch how {
+		Edits: []Edit{{"dispatcher.store.store", `	if err := settle[how](s, ctx, batch); err != nil {
 `, `	for _, a := range batch {
 		a.stored = false
 	}
-	switch how {
+	if err := settle[how](s, ctx, batch); err != nil {
 `}},
 		Checks: []Check{test("dispatcher", "TestWhatIsStoredInItsPlaceIsKnownWhenTheRestFails", "SettleSucceeded CloseAttempts")},
 	},
