@@ -106,7 +106,7 @@ var expire = []Mutant{
 		},
 		Checks: []Check{
 			test("reaper", "TestAZombiesOutcomeIsRefused", "the zombie still passes the guard"),
-			test("dispatcher", "TestFence/Guard_after_reaped", "took effect = true"),
+			test("dispatcher", "TestFence/root/Guard_after_reaped", "took effect = true"),
 		},
 	},
 	{

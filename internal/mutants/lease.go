@@ -29,7 +29,7 @@ var lease = []Mutant{
 			},
 		},
 		Checks: []Check{
-			test("dispatcher", "TestFence/extend_after_claimed_by_another", "took effect = true"),
+			test("dispatcher", "TestFence/root/extend_after_claimed_by_another", "took effect = true"),
 			row("B1", "refused because the lease was lost: extend"),
 		},
 	},

@@ -8,7 +8,7 @@ var record = []Mutant{
 		Edits: []Edit{{"internal/sqlgen.RecordReports", `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
     FOR KEY SHARE`, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id])
     FOR KEY SHARE`}},
-		Checks: []Check{test("dispatcher", "TestFence/report_after_claimed_by_another", "took effect = true")},
+		Checks: []Check{test("dispatcher", "TestFence/root/report_after_claimed_by_another", "took effect = true")},
 	},
 	{
 		Name:      "no lock on the job whose reports are stored",
@@ -26,7 +26,7 @@ var record = []Mutant{
     FOR UPDATE`, `    WHERE jobs.id = $1 AND $2::bigint IS NOT NULL
     FOR UPDATE`}},
 		Checks: []Check{
-			test("dispatcher", "TestFence/remember_a_step_after_claimed_by_another", "took effect = true"),
+			test("dispatcher", "TestFence/root/remember_a_step_after_claimed_by_another", "took effect = true"),
 			test("dispatcher", "TestAZombiesStepIsNotRemembered/in_a_transaction", "the zombie's step = "),
 		},
 	},

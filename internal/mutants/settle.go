@@ -32,10 +32,10 @@ var settle = []Mutant{
 			{"internal/sqlgen.SettleStreamed", `      AND jobs.epoch = input.epoch` + "\n", ``},
 		},
 		Checks: []Check{
-			test("dispatcher", "TestFence/succeed_after_claimed_by_another", "took effect = true"),
-			test("dispatcher", "TestFence/succeed_in_place_after_claimed_by_another", "took effect = true"),
-			test("dispatcher", "TestFence/succeed_with_events_after_claimed_by_another", "took effect = true"),
-			test("dispatcher", "TestFence/fail_after_claimed_by_another", "took effect = true"),
+			test("dispatcher", "TestFence/root/succeed_after_claimed_by_another", "took effect = true"),
+			test("dispatcher", "TestFence/root/succeed_in_place_after_claimed_by_another", "took effect = true"),
+			test("dispatcher", "TestFence/root/succeed_with_events_after_claimed_by_another", "took effect = true"),
+			test("dispatcher", "TestFence/root/fail_after_claimed_by_another", "took effect = true"),
 			row("B1", "refused because the lease was lost: succeed"),
 		},
 	},
@@ -130,7 +130,7 @@ var settle = []Mutant{
 		Edits: []Edit{{
 			"internal/sqlgen.SettleSucceededThen", `WHERE CASE WHEN parent_id IN (SELECT closed.id FROM closed) THEN true END`, `WHERE true`,
 		}},
-		Checks: []Check{test("dispatcher", "TestFence/succeed_and_follow_after_claimed_by_another", "stored before")},
+		Checks: []Check{test("dispatcher", "TestFence/root/succeed_and_follow_after_claimed_by_another", "stored before")},
 	},
 	{
 		Name:      "follow-ups apart from their settlement",

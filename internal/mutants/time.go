@@ -71,6 +71,6 @@ var ending = []Mutant{
 		Breaks:    "a job that is cancelled while it waits for the rest of its batch is started",
 		Invariant: "Cancelled is not tried again",
 		Edits:     []Edit{{"dispatcher.attempt.age", `waited >= least {`, `false && waited >= least {`}},
-		Checks:    []Check{test("dispatcher", "TestAJobCancelledBeforeItStartsIsNotStarted", "want")},
+		Checks:    []Check{test("dispatcher", "TestAJobCancelledBeforeItStartsIsNotStarted", `want "cancelled attempt=1`)},
 	},
 }

@@ -68,16 +68,25 @@ func redeliveries(ctx context.Context, r *Run) error {
 	return r.checkReceived(ctx, messages, times)
 }
 
-// cutSessions terminates three of a consumer's sessions, one after the other.
+// cutSessions terminates three of a consumer's sessions in the middle of their transactions, one after the other. The
+// dice choose which.
 func (r *Run) cutSessions(ctx context.Context, consumer *child.Process, dice *rand.Rand) error {
 	for range 3 {
 		if err := backoff.Sleep(ctx, time.Duration(40+dice.IntN(60))*time.Millisecond); err != nil {
 			return err
 		}
-		if err := r.awaitSession(ctx, consumer); err != nil {
-			return err
-		}
-		if err := r.terminateBackend(ctx, fault.Planned{Dice: dice.Float64()}); err != nil {
+		// A process takes a while to connect, the longer the slower the machine is.
+		err := r.Await(ctx, patience, "a transaction of "+consumer.Name, func(ctx context.Context) (bool, error) {
+			hit, err := r.Number(ctx, `SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
+				SELECT pid FROM pg_stat_activity WHERE datname = current_database()
+					AND application_name = 'verify-consumer' AND state = 'idle in transaction'
+				ORDER BY hashint8extended(pid, $1) LIMIT 1) AS chosen`, dice.Int64())
+			if err == nil && hit > 0 {
+				r.Faults.Begin("pg_terminate_backend", "")()
+			}
+			return hit > 0 || !consumer.Alive(), err
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -90,16 +99,6 @@ func (r *Run) awaitTransactions(ctx context.Context, p *child.Process) error {
 		n, err := r.Number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 			AND application_name = 'verify-consumer' AND state IN ('active', 'idle in transaction')`)
 		return n >= 4 || !p.Alive(), err
-	})
-}
-
-// awaitSession waits until there is a session to terminate: a process takes a while to connect, the longer the slower
-// the machine is.
-func (r *Run) awaitSession(ctx context.Context, p *child.Process) error {
-	return r.Await(ctx, patience, "a session of "+p.Name, func(ctx context.Context) (bool, error) {
-		n, err := r.Number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-			AND application_name <> $1 AND backend_type = 'client backend'`, applicationName)
-		return n > 0 || !p.Alive(), err
 	})
 }
 

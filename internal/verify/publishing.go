@@ -149,8 +149,9 @@ func (p *publishing) sofar() int {
 	return len(p.acked)
 }
 
-// p99 returns the 99th percentile of the durations of transactions that ended within a period.
-func (p *publishing) p99(s span) time.Duration {
+// p99 returns the 99th percentile of the durations of transactions that ended within a period, and how many ended in a
+// second. If none ended, it returns an hour.
+func (p *publishing) p99(s span) (took99 time.Duration, perSecond float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var took []time.Duration
@@ -160,10 +161,10 @@ func (p *publishing) p99(s span) time.Duration {
 		}
 	}
 	if len(took) == 0 {
-		return 0
+		return time.Hour, 0
 	}
 	slices.Sort(took)
-	return took[len(took)*99/100]
+	return took[len(took)*99/100], float64(len(took)) / s.until.Sub(s.from).Seconds()
 }
 
 // store stores n events in one transaction, without acknowledging them to a publisher: their commit is known from the

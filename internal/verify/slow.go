@@ -63,10 +63,8 @@ func slowDatabase(ctx context.Context, r *Run) error {
 // slowJobs returns the least number of jobs that must be stored.
 func (r *Run) slowJobs() int { return r.Size(1, 20_000) }
 
-// slowDown makes the database slow for a while, and returns how many responses it held back. It also counts as a
-// partition: a worker that waits may not learn in time that its lease is over.
+// slowDown makes the database slow for a while, and returns how many responses it held back.
 func (r *Run) slowDown(ctx context.Context, proxy *fault.Proxy, lasts, stall time.Duration) (stalled int64, err error) {
-	defer r.Faults.Begin("network partition", "")()
 	defer r.Faults.Begin("500 ms per round trip, one response in ten stalled", "")()
 	var n atomic.Int64
 	var mu sync.Mutex // connections are concurrent

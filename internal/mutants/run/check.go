@@ -45,6 +45,8 @@ func (e ending) caught(c mutants.Check) error {
 		return errors.New("the check passes")
 	case e.timeout:
 		return fmt.Errorf("the check did not end in time:\n%s", e.output)
+	case c.Test != "" && !strings.Contains(e.output, "--- FAIL: "):
+		return fmt.Errorf("the check fails, but no test of it does:\n%s", e.output)
 	case !strings.Contains(e.output, c.Says):
 		return fmt.Errorf("the check fails, but does not say %q:\n%s", c.Says, e.output)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -126,8 +127,12 @@ func (p *Process) Stop() error {
 	}
 }
 
-// Kill9 sends SIGKILL and returns when the process has ended.
+// Kill9 sends SIGKILL and returns when the process has ended. It returns an error if the process had ended before,
+// though nothing had allowed it to.
 func (p *Process) Kill9() error {
+	if !p.Alive() && !p.mayEnd.Load() {
+		return fmt.Errorf("kill %s: it had ended by itself: %s", p.Name, p.cmd.ProcessState)
+	}
 	p.mayEnd.Store(true)
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill %s: %w", p.Name, err)
@@ -184,6 +189,13 @@ func (p *Process) ExitCode() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
+// Killed waits until the process has ended, and reports whether SIGKILL ended it.
+func (p *Process) Killed() bool {
+	<-p.ended
+	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
+}
+
 // Alive reports whether the process exists, stopped or not.
 func (p *Process) Alive() bool {
 	select {
@@ -193,6 +205,9 @@ func (p *Process) Alive() bool {
 		return true
 	}
 }
+
+// crash matches what the runtime prints of a crash, or of a data race, in whatever goroutine.
+var crash = regexp.MustCompile(`(?m)^(WARNING: DATA RACE|panic: |fatal error: |goroutine \d+ \[).*$`)
 
 // Fate describes what must not happen to the process and did: it ended by itself, or its log shows a data race or a
 // crash. It returns "" if there is nothing wrong.
@@ -204,10 +219,8 @@ func (p *Process) Fate() string {
 	if err != nil {
 		return err.Error()
 	}
-	for _, bad := range []string{"WARNING: DATA RACE", "fatal error:", "goroutine 1 ["} {
-		if strings.Contains(string(content), bad) {
-			return fmt.Sprintf("the log of %s has %q", p.Name, bad)
-		}
+	if line := crash.Find(content); line != nil {
+		return fmt.Sprintf("the log of %s has %q", p.Name, line)
 	}
 	return ""
 }
