@@ -3,6 +3,7 @@ package browsertest
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
@@ -118,13 +119,60 @@ func TestEveryPage(t *testing.T) {
 	if t.Logf("%d pages, of which %d are looked at: %q", len(f.pages), len(pages), pages); len(pages) < 8 {
 		t.Fatalf("only %d pages were found", len(pages))
 	}
+	read := &evilTextsRead{of: map[string]bool{}}
+	t.Run("tab", func(t *testing.T) {
+		for i, some := range byPath(pages) {
+			t.Run(fmt.Sprint(i+1), func(t *testing.T) {
+				t.Parallel()
+				mine := *c
+				mine.T = t
+				mine.lookAt(some, read)
+			})
+		}
+	})
+	for where, page := range evilTexts {
+		if f.shapes[page]+f.shapes[page+"?id"] > 0 && !read.of[where] {
+			t.Errorf("the hostile text of the %s is on no page, as it was stored", where)
+		}
+	}
+}
+
+// byPath divides pages into as many parts as are looked at side by side; those of one path stay together.
+func byPath(pages []string) (parts [4][]string) {
+	of := map[string]int{}
+	for _, page := range pages {
+		path, _, _ := strings.Cut(page, "?")
+		if _, known := of[path]; !known {
+			of[path] = len(of) % len(parts)
+		}
+		parts[of[path]] = append(parts[of[path]], page)
+	}
+	return parts
+}
+
+// evilTextsRead records which hostile texts were read on some page.
+type evilTextsRead struct {
+	mu sync.Mutex
+	of map[string]bool
+}
+
+func (r *evilTextsRead) note(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for where := range evilTexts {
+		r.of[where] = r.of[where] || strings.Contains(text, shown(where))
+	}
+}
+
+// lookAt checks pages in a tab of their own.
+func (c *console) lookAt(pages []string, read *evilTextsRead) {
 	tab := c.signedIn(c.root)
 	tab.take()
-	read, paths := map[string]bool{}, map[string]bool{}
+	paths := map[string]bool{}
 	for _, page := range pages {
 		tab.look("light", 1280, 800)
 		if status := tab.visit(c.root + page); status != 200 {
-			t.Errorf("/%s: got %d", page, status)
+			c.Errorf("/%s: got %d", page, status)
 			continue
 		}
 		path, _, _ := strings.Cut(page, "?")
@@ -133,19 +181,11 @@ func TestEveryPage(t *testing.T) {
 				continue
 			}
 			for _, fault := range e.check(tab) {
-				t.Errorf("/%s is not %s: %s", page, e.name, fault)
+				c.Errorf("/%s is not %s: %s", page, e.name, fault)
 			}
 		}
 		paths[path] = true
-		text := ask[string](tab, `checks.readable()`)
-		for where := range evilTexts {
-			read[where] = read[where] || strings.Contains(text, shown(where))
-		}
+		read.note(ask[string](tab, `checks.readable()`))
 		tab.take()
-	}
-	for where, page := range evilTexts {
-		if f.shapes[page]+f.shapes[page+"?id"] > 0 && !read[where] {
-			t.Errorf("the hostile text of the %s is on no page, as it was stored", where)
-		}
 	}
 }
