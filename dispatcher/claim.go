@@ -63,7 +63,7 @@ func (c *claimer) claim(ctx context.Context, p scheduler.Plan) (n int, err error
 
 // claimWithin claims jobs as claim does, for a queue with limits. It ends the transaction; no job starts before the
 // commit.
-func (c *claimer) claimWithin(ctx context.Context, p scheduler.Plan, a *allowance) (n int, err error) {
+func (c *claimer) claimWithin(ctx context.Context, p scheduler.Plan, a *usage) (n int, err error) {
 	defer a.conn.Release() // after an error with an open transaction: the pool closes the connection
 	var batches []*claimBatch
 	for _, keyed := range []bool{true, false} {
@@ -96,7 +96,7 @@ func (c *claimer) claimWithin(ctx context.Context, p scheduler.Plan, a *allowanc
 }
 
 // lease leases jobs with a key, or jobs without one. within is nil if the queue has no limits.
-func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, within *allowance) *claimBatch {
+func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, within *usage) *claimBatch {
 	started, shares := time.Now(), plan.Shares(keyed)
 	r := claimRequest{
 		keyed: keyed, shares: shares, kinds: plan.Kinds, room: plan.Room(shares), probe: plan.Probe,

@@ -31,17 +31,9 @@ type limiter struct {
 	pool     *pgxpool.Pool // the control pool
 }
 
-// allowance is what the limits of a queue leave for a claim.
-type allowance struct {
-	*usage
-	conn    *pgxpool.Conn // in a transaction that holds the queue's usage; nil if another process holds it
-	asked   int           // jobs
-	allowed int           // how many of them may start
-}
-
 // look returns what the limits leave of the jobs that are asked for, or nil if the queue has no limits. A claim has to
 // follow, which ends the transaction.
-func (l *limiter) look(ctx context.Context, asked int) (*allowance, error) {
+func (l *limiter) look(ctx context.Context, asked int) (*usage, error) {
 	if !l.capacity.limited.Load() {
 		return nil, nil
 	}
@@ -58,13 +50,13 @@ func (l *limiter) look(ctx context.Context, asked int) (*allowance, error) {
 		l.health.OK()
 	}
 	if used != nil {
-		a := &allowance{used, conn, asked, used.room(asked)}
-		l.capacity.atLimit.Store(a.allowed < asked)
-		return a, nil
+		used.conn, used.asked, used.allowed = conn, asked, used.room(asked)
+		l.capacity.atLimit.Store(used.allowed < asked)
+		return used, nil
 	}
 	conn.Release()                  // after an error with an open transaction: the pool closes the connection
 	if pgsession.IsLockedOut(err) { // a stuck claim holds the usage; the server will end it
-		return &allowance{asked: asked}, nil
+		return &usage{asked: asked}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look at the limits of queue %s: %w", l.queue, err)
@@ -76,70 +68,56 @@ func (l *limiter) look(ctx context.Context, asked int) (*allowance, error) {
 
 // rest returns how long the queue rests after a claim of n jobs, unless something wakes it. It returns 0 if no limit
 // kept the claim from taking more.
-func (l *limiter) rest(a *allowance, n int) time.Duration {
+func (l *limiter) rest(u *usage, n int) time.Duration {
 	switch {
-	case n < a.allowed || a.allowed == a.asked:
+	case n < u.allowed || u.allowed == u.asked:
 		return 0
-	case a.conn == nil:
+	case u.conn == nil:
 		return nextLook(l.poll())
 	}
-	reason := a.reason()
+	reason := u.reason()
 	l.metrics.atLimit.WithLabelValues(reason).Inc()
 	next := nextLook(l.poll())
 	if reason == "rate" {
-		next = min(next, max(a.log.next(a.Now.Time), time.Millisecond))
+		next = min(next, max(u.log.next(u.Now.Time), time.Millisecond))
 	}
 	return next
 }
 
 // measure begins the transaction, locks the queue's usage and reads it. It returns nil, and leaves no transaction, if
-// the queue is neither limited nor paused.
+// the queue is neither limited nor paused. MeasureQueue is a statement of its own because it must begin after HoldQueue
+// has waited.
 func (l *limiter) measure(ctx context.Context, conn *pgxpool.Conn) (*usage, error) {
-	for range 2 {
-		held, found, err := l.hold(ctx, conn)
-		if err != nil {
-			return nil, err
-		}
-		if held && len(found) == 1 && (found[0].Paused || found[0].MaxRunning != nil || found[0].Rate != nil) {
-			return newUsage(found[0]), nil
-		}
-		if _, err := conn.Exec(ctx, "ROLLBACK"); err != nil || held {
-			return nil, err
-		}
-		if err := sqlgen.New(conn).MakeUsage(ctx, l.queue); err != nil {
-			return nil, err
-		}
-	}
-	return nil, fmt.Errorf("the row of queue %s in outbox.queue_usage is taken away again and again", l.queue)
-}
-
-func (l *limiter) hold(ctx context.Context, conn *pgxpool.Conn) (held bool, found []sqlgen.MeasureQueueRow, err error) {
+	var found []sqlgen.MeasureQueueRow
 	batch := new(pgx.Batch)
 	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	batch.Queue(sqlgen.BoundClaim)
-	batch.Queue(sqlgen.HoldQueue, l.queue).Query(func(rows pgx.Rows) error {
-		held = rows.Next()
-		rows.Close()
-		return rows.Err()
-	})
+	batch.Queue(sqlgen.MakeUsage, l.queue)
+	batch.Queue(sqlgen.HoldQueue, l.queue)
 	batch.Queue(sqlgen.MeasureQueue, l.queue).Query(func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlgen.MeasureQueueRow])
 		return err
 	})
-	err = conn.SendBatch(ctx, batch).Close()
-	return held, found, err
+	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
+		return nil, err
+	}
+	if len(found) == 1 && (found[0].Paused || found[0].MaxRunning != nil || found[0].Rate != nil) {
+		return newUsage(found[0]), nil
+	}
+	_, err := conn.Exec(ctx, "ROLLBACK")
+	return nil, err
 }
 
 // commit ends the transaction. If jobs were started, it stores the new usage first.
-func (l *limiter) commit(ctx context.Context, a *allowance, started bool) error {
+func (l *limiter) commit(ctx context.Context, u *usage, started bool) error {
 	bound, cancel := bounded(context.WithoutCancel(ctx))
 	defer cancel()
 	batch := new(pgx.Batch)
 	if started {
-		batch.Queue(sqlgen.NoteStarts, a.Running, a.CountedWhole, a.Now, a.log.times, a.log.counts, l.queue)
+		batch.Queue(sqlgen.NoteStarts, u.Running, u.CountedWhole, u.Now, u.log.times, u.log.counts, l.queue)
 	}
 	batch.Queue("COMMIT")
-	return a.conn.SendBatch(bound, batch).Close()
+	return u.conn.SendBatch(bound, batch).Close()
 }
 
 // nextLook returns how long a queue sleeps that is paused or at its limit; poll is how long it would sleep otherwise.
@@ -147,12 +125,17 @@ func (l *limiter) commit(ctx context.Context, a *allowance, started bool) error 
 // other processes have made, alive or dead. Nobody is notified of room: most of it is used up again at once by the
 // process that made it, and a NOTIFY for every job that ends would cost all commits of the database more than these
 // looks do.
-func nextLook(poll time.Duration) time.Duration { return min(poll, noticeWithin/2+rand.N(noticeWithin/2)) }
+func nextLook(poll time.Duration) time.Duration {
+	return min(poll, noticeWithin/2+rand.N(noticeWithin/2))
+}
 
-// usage holds the limits of a queue and how much of them is used.
+// usage holds the limits of a queue, how much of them is used, and what they leave for a claim.
 type usage struct {
 	sqlgen.MeasureQueueRow
-	log startLog
+	log     startLog
+	conn    *pgxpool.Conn // in a transaction that holds the queue's usage; nil if another process holds it
+	asked   int           // jobs
+	allowed int           // how many of them may start
 }
 
 func newUsage(m sqlgen.MeasureQueueRow) *usage {

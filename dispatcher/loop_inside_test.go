@@ -122,7 +122,7 @@ func TestAClaimWithoutAnAnswerRemembersTheKeysThatItBlocked(t *testing.T) {
 	for name, claim := range map[string]func(q *loop, p scheduler.Plan) error{
 		"an ordinary queue": func(q *loop, p scheduler.Plan) error { _, err := q.claim(t.Context(), p); return err },
 		"a limited queue": func(q *loop, p scheduler.Plan) error {
-			_, err := q.claimWithin(t.Context(), p, &allowance{conn: new(pgxpool.Conn), usage: new(usage)})
+			_, err := q.claimWithin(t.Context(), p, &usage{conn: new(pgxpool.Conn)})
 			return err
 		},
 	} {

@@ -10,9 +10,15 @@ SELECT EXISTS (
 -- has stopped in the middle of one: no other process can claim from the queue meanwhile.
 SELECT set_config('lock_timeout', '2s', true), set_config('idle_in_transaction_session_timeout', '1s', true);
 
+-- name: MakeUsage :exec
+-- MakeUsage inserts the row that HoldQueue locks, if it does not exist yet. It is never removed.
+INSERT INTO outbox.queue_usage (queue)
+VALUES (@queue)
+ON CONFLICT DO NOTHING;
+
 -- name: HoldQueue :many
 -- HoldQueue locks the row of a queue's usage until the transaction ends, so that a limited queue has one claim at a
--- time. It returns no row if the row does not exist yet.
+-- time. MakeUsage has made the row.
 --
 -- The next statement looks at the running jobs, not this one: under READ COMMITTED a statement sees what was committed
 -- when it began, and this one may have waited since.
@@ -27,12 +33,6 @@ FROM outbox.queue_usage
 WHERE queue_usage.queue = @queue
 LIMIT 1
 FOR UPDATE;
-
--- name: MakeUsage :exec
--- MakeUsage inserts the row that HoldQueue locks.
-INSERT INTO outbox.queue_usage (queue)
-VALUES (@queue)
-ON CONFLICT DO NOTHING;
 
 -- name: MeasureQueue :many
 -- MeasureQueue returns the limits that an operator has set for a queue and how much of them is used. It returns no row

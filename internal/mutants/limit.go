@@ -15,11 +15,7 @@ var limit = []Mutant{
 		Name:      "what runs is counted before the wait",
 		Breaks:    "a claim that has waited for another one does not see what that has started",
 		Invariant: "A queue's limits hold across all processes",
-		Edits: []Edit{{"dispatcher.limiter.hold", `	batch.Queue(sqlgen.HoldQueue, l.queue).Query(func(rows pgx.Rows) error {
-		held = rows.Next()
-		rows.Close()
-		return rows.Err()
-	})
+		Edits: []Edit{{"dispatcher.limiter.measure", `	batch.Queue(sqlgen.HoldQueue, l.queue)
 	batch.Queue(sqlgen.MeasureQueue, l.queue).Query(func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlgen.MeasureQueueRow])
 		return err
@@ -28,11 +24,7 @@ var limit = []Mutant{
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlgen.MeasureQueueRow])
 		return err
 	})
-	batch.Queue(sqlgen.HoldQueue, l.queue).Query(func(rows pgx.Rows) error {
-		held = rows.Next()
-		rows.Close()
-		return rows.Err()
-	})
+	batch.Queue(sqlgen.HoldQueue, l.queue)
 `}},
 		Checks: []Check{test("dispatcher", "TestALimitedClaimLooksAfterItHasWaited", "most jobs running at once = 2, want 1")},
 	},

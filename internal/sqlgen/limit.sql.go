@@ -31,7 +31,7 @@ FOR UPDATE
 `
 
 // HoldQueue locks the row of a queue's usage until the transaction ends, so that a limited queue has one claim at a
-// time. It returns no row if the row does not exist yet.
+// time. MakeUsage has made the row.
 //
 // The next statement looks at the running jobs, not this one: under READ COMMITTED a statement sees what was committed
 // when it began, and this one may have waited since.
@@ -67,7 +67,7 @@ VALUES ($1)
 ON CONFLICT DO NOTHING
 `
 
-// MakeUsage inserts the row that HoldQueue locks.
+// MakeUsage inserts the row that HoldQueue locks, if it does not exist yet. It is never removed.
 func (q *Queries) MakeUsage(ctx context.Context, queue string) error {
 	_, err := q.db.Exec(ctx, MakeUsage, queue)
 	return err
