@@ -235,9 +235,6 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 	c.leases.add(b.claimed)
 	c.capacity.inHand.Add(int64(len(b.claimed)))
 	surplus, together, now := 0, 0, time.Now()
-	if len(b.claimed) > 0 {
-		c.workers.pause.noteOpen(b.claimed[0].claimed, now)
-	}
 	c.attribute(b.claimed, now)
 	for _, a := range b.claimed {
 		a.route.counts.claimed.Inc()

@@ -148,12 +148,11 @@ func (r *reservation) Committed() bool {
 	if of.state == gone {
 		return true // nobody has to be woken: this process holds it until its lease lapses
 	}
-	a, now := r.answer.claimed[0], time.Now()
+	a := r.answer.claimed[0]
 	of.capacity.noteSize(int64(len(a.job.Payload)))
 	of.metrics.claimBatch.Observe(1)
 	of.leases.add([]*attempt{a})
-	of.workers.pause.noteOpen(a.claimed, now)
-	a.arrived = now
+	a.arrived = time.Now()
 	a.route.counts.claimed.Inc()
 	of.workers.deliver(a)
 	return true
