@@ -256,12 +256,11 @@ func (d *Dispatcher) reserve(kind, queue string, id [16]byte) engine.Reservation
 	if !d.process.phase.isClaiming() {
 		return nil
 	}
-	if q, r := d.queues[queue], d.process.routes[kind]; q != nil && r != nil && r.many == nil {
-		if reservation := q.reserved.reserve(id); reservation != nil {
-			return reservation
-		}
+	q, r := d.queues[queue], d.process.routes[kind]
+	if q == nil || r == nil || r.many != nil || !q.reserved.reserve(id) {
+		return nil
 	}
-	return nil
+	return q.reserved
 }
 
 // Outage is a kind whose jobs wait in a queue of this process because their dependency is unavailable ([Unavailable]).

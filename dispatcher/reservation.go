@@ -15,6 +15,8 @@ import (
 // claims (Dispatcher.reserve). There is only one at a time, so that a program with many concurrent commits has its jobs
 // claimed by the hundred, which costs less.
 // docs/adr/0016-claimed-where-enqueued.md lists what may go wrong, and what prevents it.
+//
+// It is the [engine.Reservation] of that job; the goroutine that commits calls these methods.
 type reserved struct {
 	*process
 	capacity *capacity
@@ -28,6 +30,10 @@ type reserved struct {
 	asking bool // returnOrphans is under way: what it reads must not change
 	state  reserving
 	doubt  time.Time // until then this process may hold jobs of the queue that it does not know of
+
+	// Only the goroutine that commits the job uses the following fields.
+	sent   time.Time
+	answer *claimBatch // nil if there was none
 }
 
 // reserving says which reservations may go on.
@@ -39,30 +45,26 @@ const (
 	gone             // nor does a job that is under way start
 )
 
-// reserve keeps a place for the job. It returns nil if the job is to be claimed in the ordinary way. The caller has
+// reserve keeps a place for the job. It reports false if the job is to be claimed in the ordinary way. The caller has
 // checked that this process handles the kind, and not in batches.
-func (r *reserved) reserve(id outbox.ID) *reservation {
+func (r *reserved) reserve(id outbox.ID) bool {
 	if r.capacity.limited.Load() || r.capacity.inHand.Load() != 0 || r.capacity.refused.Load() != 0 ||
-		r.workers.outages.some.Load() != 0 || !r.take(id) {
-		return nil
+		r.workers.outages.some.Load() != 0 {
+		return false
 	}
-	r.capacity.inHand.Add(1)
-	return &reservation{of: r}
-}
-
-func (r *reserved) take(id outbox.ID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state != open || r.asking || !r.id.IsZero() {
 		return false
 	}
 	r.id, r.ended = id, make(chan struct{})
+	r.capacity.inHand.Add(1)
 	return true
 }
 
-// done ends the reservation that take began; mu is held.
+// done ends the reservation; mu is held.
 func (r *reserved) done() {
-	r.id = outbox.ID{}
+	r.id, r.answer = outbox.ID{}, nil
 	close(r.ended)
 }
 
@@ -116,55 +118,44 @@ func (r *reserved) asked() {
 	r.asking = false
 }
 
-// reservation is the place of one job. One goroutine calls its methods.
-type reservation struct {
-	of     *reserved
-	sent   time.Time
-	answer *claimBatch // nil if there was none
-}
-
 // Lease returns the worker and the duration of the lease with which the commit claims the job.
-func (r *reservation) Lease() (worker string, ttl time.Duration) {
+func (r *reserved) Lease() (worker string, ttl time.Duration) {
 	r.sent = time.Now()
-	return r.of.worker, r.of.leaseTTL
+	return r.worker, r.leaseTTL
 }
 
 // Read reads the statement's answer, which has the columns of ClaimJobs.
-func (r *reservation) Read(rows pgx.Rows) {
-	r.answer = r.of.claims.read(rows, 1, r.sent, false)
-}
+func (r *reserved) Read(rows pgx.Rows) { r.answer = r.claims.read(rows, 1, r.sent, false) }
 
 // Committed ends the reservation after the transaction has committed, and reports whether the job starts.
-func (r *reservation) Committed() bool {
-	of := r.of
-	of.mu.Lock()
-	defer of.mu.Unlock()
-	defer of.done()
+func (r *reserved) Committed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer r.done()
 	unread := r.answer != nil && r.answer.err != nil
 	if unread || r.answer == nil || len(r.answer.claimed) == 0 {
-		of.release(unread)
+		r.release(unread)
 		return false
 	}
-	if of.state == gone {
+	if r.state == gone {
 		return true // nobody has to be woken: this process holds it until its lease lapses
 	}
 	a := r.answer.claimed[0]
-	of.capacity.noteSize(int64(len(a.job.Payload)))
-	of.metrics.claimBatch.Observe(1)
-	of.leases.add([]*attempt{a})
+	r.capacity.noteSize(int64(len(a.job.Payload)))
+	r.metrics.claimBatch.Observe(1)
+	r.leases.add([]*attempt{a})
 	a.arrived = time.Now()
 	a.route.counts.claimed.Inc()
-	of.workers.deliver(a)
+	r.workers.deliver(a)
 	return true
 }
 
 // Failed ends the reservation when the transaction has failed, or when its result is unknown.
-func (r *reservation) Failed(mayHaveCommitted bool) {
-	of := r.of
-	of.mu.Lock()
-	defer of.mu.Unlock()
-	defer of.done()
-	of.release(mayHaveCommitted)
+func (r *reserved) Failed(mayHaveCommitted bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer r.done()
+	r.release(mayHaveCommitted)
 }
 
 // release gives the place back; mu is held. It wakes a claim loop that had no room because of it.

@@ -62,7 +62,7 @@ var commits = []Mutant{
 		Name:      "a commit without an answer is forgotten",
 		Breaks:    "its job waits for a lease to lapse that nobody uses",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.reservation.Failed", `of.release(mayHaveCommitted)`, `of.release(false)`}},
+		Edits:     []Edit{{"dispatcher.reserved.Failed", `r.release(mayHaveCommitted)`, `r.release(false)`}},
 		Checks: []Check{
 			test("dispatcher", "TestAJobWhoseCommitHasNoAnswerIsGivenBack", "in vain for the job to run"),
 			row("A3b", "expired leases of processes that were not killed"),
