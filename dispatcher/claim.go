@@ -46,53 +46,40 @@ type claimStatement interface {
 }
 
 // claim leases the jobs that the plan asks for and gives them to the workers. Jobs with a key reach the workers before
-// the statement for the others is sent.
-func (c *claimer) claim(ctx context.Context, p scheduler.Plan) (n int, err error) {
+// the statement for the others is sent. If the queue has limits, claim also ends their transaction, and no job starts
+// before its commit; within is nil if it has none.
+func (c *claimer) claim(ctx context.Context, p scheduler.Plan, within *usage) (n int, err error) {
+	var untaken []*claimBatch
 	for _, keyed := range []bool{true, false} {
-		if len(p.Shares(keyed)) == 0 {
+		if len(p.Shares(keyed)) == 0 || err != nil {
 			continue
 		}
-		b := c.lease(ctx, p, keyed, nil)
-		if err := c.take(ctx, b); err != nil {
-			return n, err
+		b := c.lease(ctx, p, keyed, within)
+		if within == nil {
+			err = c.take(ctx, b)
+		} else {
+			within.add(b.claimed)
+			untaken, err = append(untaken, b), b.err
 		}
-		n += len(b.claimed)
+		if err == nil {
+			n += len(b.claimed)
+		}
 	}
-	return n, nil
-}
-
-// claimWithin claims jobs as claim does, for a queue with limits. It ends the transaction; no job starts before the
-// commit.
-func (c *claimer) claimWithin(ctx context.Context, p scheduler.Plan, a *usage) (n int, err error) {
-	defer a.conn.Release() // after an error with an open transaction: the pool closes the connection
-	var batches []*claimBatch
-	for _, keyed := range []bool{true, false} {
-		if len(p.Shares(keyed)) == 0 {
-			continue
-		}
-		b := c.lease(ctx, p, keyed, a)
-		batches = append(batches, b)
-		if err = b.err; err != nil {
-			break
-		}
-		n += len(b.claimed)
-		a.add(b.claimed)
+	if within == nil {
+		return n, err
 	}
+	defer within.conn.Release() // after an error with an open transaction: the pool closes the connection
 	if err == nil {
-		err = c.limiter.commit(ctx, a, n > 0)
+		err = c.limiter.commit(ctx, within, n > 0)
 	}
 	if err != nil {
-		for _, b := range batches {
-			c.noteLost(b)
-		}
-		return 0, fmt.Errorf("claim %d jobs of a limited queue: %w", a.allowed, err)
+		n, err = 0, fmt.Errorf("claim %d jobs of a limited queue: %w", within.allowed, err)
 	}
-	for _, b := range batches {
-		if err := c.take(ctx, b); err != nil {
-			return n, err
-		}
+	for _, b := range untaken {
+		b.err = cmp.Or(b.err, err)
+		err = cmp.Or(err, c.take(ctx, b))
 	}
-	return n, nil
+	return n, err
 }
 
 // lease leases jobs with a key, or jobs without one. within is nil if the queue has no limits.

@@ -164,14 +164,14 @@ func (l *loop) claimNext(ctx context.Context, plan scheduler.Plan) (n int, rest 
 	case err != nil:
 		return 0, 0, err
 	case within == nil:
-		n, err = l.claim(ctx, plan)
+		n, err = l.claim(ctx, plan, nil)
 		return n, 0, err
 	case within.conn == nil:
 		return 0, l.limiter.rest(within, 0), nil
 	case within.allowed == 0 || !plan.Probe: // a probe claims one job
 		plan = l.planFor(within.allowed)
 	}
-	if n, err = l.claimWithin(ctx, plan, within); err != nil {
+	if n, err = l.claim(ctx, plan, within); err != nil {
 		return n, 0, err
 	}
 	return n, l.limiter.rest(within, n), nil

@@ -119,18 +119,15 @@ func (u unansweredClaim) claim(context.Context, querier, claimRequest) *claimBat
 // Somebody must look at these keys again.
 func TestAClaimWithoutAnAnswerRemembersTheKeysThatItBlocked(t *testing.T) {
 	halted := []keyName{{outbox.RootTenant, engine.DefaultQueue, "k"}, {numbered(1), engine.DefaultQueue, "k"}}
-	for name, claim := range map[string]func(q *loop, p scheduler.Plan) error{
-		"an ordinary queue": func(q *loop, p scheduler.Plan) error { _, err := q.claim(t.Context(), p); return err },
-		"a limited queue": func(q *loop, p scheduler.Plan) error {
-			_, err := q.claimWithin(t.Context(), p, &usage{conn: new(pgxpool.Conn)})
-			return err
-		},
+	for name, within := range map[string]*usage{
+		"an ordinary queue": nil,
+		"a limited queue":   {conn: new(pgxpool.Conn)},
 	} {
 		q := idleQueue(t, nil)
 		q.claims = unansweredClaim{halted}
 		tenant := &scheduler.Tenant{ID: outbox.RootTenant}
 		p := scheduler.Plan{Keyed: []scheduler.Share{{Tenant: tenant, Cursors: []*scheduler.Cursor{{}}, Quota: 1}}, Kinds: q.kinds}
-		if err := claim(q, p); err == nil {
+		if _, err := q.claim(t.Context(), p, within); err == nil {
 			t.Fatalf("%s: the claim has not failed", name)
 		}
 		names, _ := q.promoter.take()
