@@ -198,54 +198,46 @@ func (l *leases) dropLapsed(now time.Time) {
 	}
 }
 
-// A handler learns that its job was cancelled at once when a notification arrives, and otherwise within a second of the
-// request and of its own start: cancelTick + noticeWithin after its first cancelTick. While all handlers start and
-// return within cancelAfter, no query runs, whatever notifications arrive. A job that waits in this process counts like
-// one that runs: if it is cancelled after it has waited for about a second, it does not start.
+// A handler learns that its job was cancelled within some tenths of a second if a notification arrives (cancelTick +
+// cancelSpacing), and otherwise within a second of the request and of its own start: cancelTick + noticeWithin after
+// its first cancelTick. While all handlers start and return within cancelAfter, no query runs, whatever notifications
+// arrive. A job that waits in this process counts like one that runs: if it is cancelled after it has waited for about
+// a second, it does not start.
 const (
 	cancelTick    = 100 * time.Millisecond
-	cancelAfter   = 400 * time.Millisecond // no query runs unless some handler has run this long
-	cancelSpacing = 250 * time.Millisecond // between looks when a notification arrived, however many do
+	cancelSpacing = 2 * cancelTick // between looks when a notification arrived, however many do
+	cancelAfter   = 4 * cancelTick // no query runs unless some handler has run this long
 )
 
 // watchCancellations ends the contexts of handlers whose jobs were cancelled, until ctx ends. It looks only while some
 // handler has been running for a while. Nothing depends on it: a missed request is found when the attempt is settled,
 // or when its lease lapses.
 func (l *leases) watchCancellations(ctx context.Context) {
-	tick := time.NewTicker(cancelTick)
-	defer tick.Stop()
-	var looked, searched time.Time // when it last looked for requests, and for long-running handlers
-	woken := false
-	for {
+	var looked time.Time
+	spacing := noticeWithin
+	every(ctx, cancelTick, func(now time.Time) {
 		select {
-		case <-ctx.Done():
-			return
 		case <-l.wake:
-			woken = true
-		case <-tick.C:
+			spacing = cancelSpacing
+		default:
 		}
-		now := time.Now()
-		wait := noticeWithin
-		if woken {
-			wait = cancelSpacing
+		if now.Sub(looked) < spacing {
+			return
 		}
-		if now.Sub(looked) < wait || now.Sub(searched) < cancelTick/2 { // thousands of jobs may be held
-			continue
-		}
-		woken, searched = false, now
+		spacing = noticeWithin
 		running := l.longRunning(now)
 		if len(running) == 0 {
-			continue
+			return
 		}
 		looked = now
 		if err := l.endCancelled(ctx, running); err != nil && ctx.Err() == nil {
 			l.health.Failed(err)
 			l.health.Complain(ctx, "cancelled jobs not looked for", err)
 		}
-	}
+	})
 }
 
-// poke makes watchCancellations look at once; it never blocks.
+// poke makes watchCancellations look soon; it never blocks.
 func (l *leases) poke() {
 	select {
 	case l.wake <- struct{}{}:

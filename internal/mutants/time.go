@@ -56,7 +56,7 @@ var ending = []Mutant{
 		Name:      "nobody looks for cancellations",
 		Breaks:    "a handler goes on for as long as it likes when nobody is notified",
 		Invariant: "Cancelled is not tried again",
-		Edits:     []Edit{{"dispatcher.leases.watchCancellations", "			continue\n		}\n		looked = now\n", "			continue\n		}\n		if looked = now; true {\n			continue\n		}\n"}},
+		Edits:     []Edit{{"dispatcher.leases.watchCancellations", "			return\n		}\n		looked = now\n", "			return\n		}\n		if looked = now; true {\n			return\n		}\n"}},
 		Checks:    []Check{test("dispatcher", "TestACancelledHandlerIsStopped", "in vain for the cancellation")},
 	},
 	{
