@@ -31,6 +31,7 @@ tests    = $(GO) run ./internal/pgtest/withserver -- env CGO_ENABLED=$(1) $(LINT
 SUM      = gotestsum --format pkgname-and-test-fails \
 	$(if $(AGAIN),--rerun-fails=1 --rerun-fails-max-failures=24 --rerun-fails-abort-on-data-race)
 # Tests wait for timers, locks and other processes more than they compute: six at a time in a package.
+# The packages without the race detector wait for brokers and other processes most of all: three of them at a time.
 # make check has looked at what go test would vet, and nobody debugs these binaries: without DWARF each links in two
 # thirds of the time.
 QUICK    = -vet=off -ldflags=-w
@@ -49,14 +50,17 @@ demo: ## the example shop: orders, two workers, a kill -9, and the proof; then i
 .PHONY: test
 test: build ## every test, scorecard and integration stories included, on a real Postgres (PG=15 … PG=18 chooses which)
 	$(call tests,$(CGO)) --packages="$(RACED)" -- $(FLAGS) $(RACE) -skip '$(IN_TURN)'
-	$(call tests,0) --packages="$(OTHERS)" -- $(FLAGS) -skip '^TestScorecard$$'
+	$(call tests,0) --packages="$(OTHERS)" -- $(FLAGS) -p 3 -skip '^TestScorecard$$'
 	$(call tests,0) --packages="./api ./access" -- $(FLAGS) -run '$(IN_TURN)'
-	$(GO) test -C bench $(QUICK) ./...
-	$(GO) test -C internal/pgdocker $(QUICK) ./...
-	$(GO) test -C internal/cetest $(QUICK) ./...
-	$(GO) test -C examples/migrate/asynq $(QUICK) ./...
+	$(MAKE) --no-print-directory -j 2 $(MODULES)
 	cd console/browsertest && $(GO) tool -modfile=../../tools/lint.mod $(SUM) --packages=./... -- $(QUICK) -parallel 6 -timeout 20m
 	POSTHASTE_SCORECARD_UNTIL=$(UNTIL) $(call tests,0) --packages="./integration" -- $(QUICK) -timeout 30m -run '^TestScorecard$$'
+
+# Modules of their own: what their tests need, the library's users do not.
+MODULES = $(addprefix test-in/,bench internal/pgdocker internal/cetest examples/migrate/asynq)
+.PHONY: $(MODULES)
+$(MODULES): test-in/%:
+	$(GO) test -C $* $(QUICK) ./...
 
 .PHONY: test-docker
 test-docker: ## some of them on a Postgres in a container, with testcontainers (needs a container engine)
@@ -84,8 +88,7 @@ build: ## bin/posthaste and bin/posthaste-proof
 	CGO_ENABLED=0 $(GO) build -o bin/ ./cmd/...
 
 .PHONY: check
-check: generate-diff fmt-diff vet ## what every commit passes before its tests: generated code, format, vet, staticcheck
-	$(GO) build ./...
+check: generate-diff fmt-diff vet build ## what every commit passes before its tests: generated code, format, vet, staticcheck
 
 .PHONY: generate
 generate: ## internal/sqlgen from queries/, migrations/ and the list of a job's columns (internal/jobcolumns); console/*_templ.go from its templates
@@ -196,7 +199,8 @@ image: sbom ## bin/image, an OCI layout, and bin/image.tar for docker load, made
 	@CGO_ENABLED=1 $(GO) run -C deploy/release ./image -out $(CURDIR)/bin/image -version $(VERSION) \
 		-revision "$(REVISION)" -doc $(CURDIR)/LICENSE \
 		-doc $(CURDIR)/bin/release/$(subst /,_,$(firstword $(PLATFORMS)))/THIRD_PARTY.txt \
-		$(foreach p,$(PLATFORMS),$(p)=$(CURDIR)/bin/release/$(subst /,_,$(p))/posthaste)
+		$(foreach p,$(PLATFORMS),$(p)=$(CURDIR)/bin/release/$(subst /,_,$(p))/posthaste) >bin/image.digest
+	@cat bin/image.digest
 
 .PHONY: deb
 deb: sbom ## bin/release/posthaste_ARCH.deb: the program, its systemd unit and settings

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # Builds the release before this one from its tag, and has both work on this build's schema
 # (posthaste-proof upgrade). The release before is the newest tag that is not this commit, or the
-# only one that there is. Arguments go to the command.
+# only one that there is. While there is none, the build before the newest migration stands for it.
+# Arguments go to the command.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 top=$PWD
 tag=$(git tag --list 'v*' --merged HEAD --sort=-v:refname --no-contains HEAD | head -n 1)
 [ -n "$tag" ] || tag=$(git tag --list 'v*' --points-at HEAD | head -n 1)
+if [ -z "$tag" ]; then
+	newest=$(git log -1 --diff-filter=A --format=%H -- 'migrations/0*.sql')
+	tag=$(git rev-parse --verify --quiet "$newest^") || { echo "no release is tagged, and the history does not reach back to the newest migration"; exit 1; }
+fi
 dir=$(mktemp -d)
 trap 'git worktree remove --force "$dir/tree" 2>/dev/null || true; rm -rf "$dir"' EXIT
 mkdir "$dir/previous"
-if [ -n "$tag" ]; then
-	echo "the release before is $tag"
-	git worktree add --quiet --detach "$dir/tree" "$tag"
-	(cd "$dir/tree" && CGO_ENABLED=0 ${GO:-go} build -o "$dir/previous/" ./cmd/posthaste ./cmd/posthaste-proof)
-else
-	echo "no release is tagged: this build stands for the release before, too"
-	cp bin/posthaste bin/posthaste-proof "$dir/previous/"
-fi
+echo "the release before is $tag"
+git worktree add --quiet --detach "$dir/tree" "$tag"
+(cd "$dir/tree" && CGO_ENABLED=0 ${GO:-go} build -ldflags=-w -o "$dir/previous/" ./cmd/posthaste ./cmd/posthaste-proof)
 "$top/bin/posthaste-proof" upgrade --previous "$dir/previous" "$@"

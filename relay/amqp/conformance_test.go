@@ -170,7 +170,7 @@ func (b *broker) Received() (all []relay.Message) {
 			return err
 		}
 		for {
-			patience := time.Second // there is no end of a queue
+			patience := 100 * time.Millisecond
 			if len(all) < q.Messages {
 				patience = time.Minute
 			}
@@ -181,7 +181,10 @@ func (b *broker) Received() (all []relay.Message) {
 				}
 				all = append(all, received(d))
 			case <-time.After(patience):
-				return nil
+				left, err := ch.QueueDeclarePassive(b.name, true, false, false, false, nil)
+				if err != nil || len(all) < q.Messages || left.Messages == 0 {
+					return err
+				}
 			}
 		}
 	})

@@ -10,6 +10,7 @@ import (
 )
 
 func TestCertificatesThatAreNotToBeTrusted(t *testing.T) {
+	t.Parallel()
 	relaytest.Certificates(t, strings.TrimPrefix(secret, secretPrefix), func(t *testing.T, address, caFile string) relay.Sink {
 		s, err := Open(SinkConfig{URL: "https://" + address, Signing: Signing{Secrets: []string{secret}}, CAFile: caFile, Allow: append(loopback, netip.MustParsePrefix("::1/128"))})
 		if err != nil {

@@ -83,6 +83,7 @@ func words(errs []error) map[string]int {
 }
 
 func TestWhatAnAnswerSaysOfAMessage(t *testing.T) {
+	t.Parallel()
 	for status, want := range map[int]string{
 		200: "stored", 202: "stored", 204: "stored", 299: "stored",
 		301: "unavailable relay_no_destination", 307: "unavailable relay_no_destination",
@@ -112,6 +113,7 @@ func TestWhatAnAnswerSaysOfAMessage(t *testing.T) {
 
 // A message is stored if the receiver has said so, and in no other case.
 func TestNoAnswerIsUnknown(t *testing.T) {
+	t.Parallel()
 	for name, handler := range map[string]http.HandlerFunc{
 		"a connection that breaks": func(w http.ResponseWriter, _ *http.Request) {
 			if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
@@ -152,6 +154,7 @@ func TestNoAnswerIsUnknown(t *testing.T) {
 }
 
 func TestASinkFollowsNoRedirect(t *testing.T) {
+	t.Parallel()
 	var followed atomic.Bool
 	other := serve(t, func(http.ResponseWriter, *http.Request) { followed.Store(true) })
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other, http.StatusTemporaryRedirect) })
@@ -162,6 +165,7 @@ func TestASinkFollowsNoRedirect(t *testing.T) {
 }
 
 func TestOnlyPublicAddressesAreConnectedTo(t *testing.T) {
+	t.Parallel()
 	for address, want := range map[string]bool{
 		"93.184.216.34": true, "8.8.8.8": true, "172.32.0.1": true, "2606:4700::1111": true,
 		"127.0.0.1": false, "127.9.9.9": false, "::1": false, "0.0.0.0": false, "::": false,
@@ -184,6 +188,7 @@ func TestOnlyPublicAddressesAreConnectedTo(t *testing.T) {
 
 // The name is public; where it leads is not.
 func TestANameThatLeadsToUsIsNotConnectedTo(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Bool
 	url := serve(t, func(http.ResponseWriter, *http.Request) { asked.Store(true) })
 	url = strings.Replace(url, "127.0.0.1", "localhost", 1)
@@ -201,6 +206,7 @@ func TestANameThatLeadsToUsIsNotConnectedTo(t *testing.T) {
 }
 
 func TestDestinationsKeepTheHost(t *testing.T) {
+	t.Parallel()
 	for destination, want := range map[string]string{
 		"/":                                 "https://hooks.example.com/in?token=t",
 		"orders/paid":                       "https://hooks.example.com/in/orders/paid?token=t",
@@ -247,6 +253,7 @@ func TestDestinationsKeepTheHost(t *testing.T) {
 }
 
 func TestTwoKeysSignWhileTheyChange(t *testing.T) {
+	t.Parallel()
 	var got http.Header
 	var body []byte
 	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -288,6 +295,7 @@ func mustFloat(text string) (n float64) {
 
 // The vector is that of the specification's own libraries.
 func TestTheSignatureIsThatOfStandardWebhooks(t *testing.T) {
+	t.Parallel()
 	keys, err := Signing{Secrets: []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}}.keys()
 	if err != nil {
 		t.Fatal(err)
@@ -300,6 +308,7 @@ func TestTheSignatureIsThatOfStandardWebhooks(t *testing.T) {
 }
 
 func TestJobsAreSignedAlike(t *testing.T) {
+	t.Parallel()
 	var fault string
 	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -321,6 +330,7 @@ func TestJobsAreSignedAlike(t *testing.T) {
 }
 
 func TestKeysAreInOrderAndTogether(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	var underWay, most int
 	last, of := map[string]string{}, map[string]int{}
@@ -356,6 +366,7 @@ func TestKeysAreInOrderAndTogether(t *testing.T) {
 
 // One receiver that is away does not keep messages from the others, and is not asked again for a while.
 func TestEachHostHasItsCircuit(t *testing.T) {
+	t.Parallel()
 	var asked, others atomic.Int32
 	var away atomic.Bool
 	away.Store(true)
@@ -396,6 +407,7 @@ func TestEachHostHasItsCircuit(t *testing.T) {
 
 // What a receiver asks for by mistake does not stop a sink for long.
 func TestAReceiverIsTriedAfterAMinute(t *testing.T) {
+	t.Parallel()
 	var h host
 	now := time.Now()
 	h.fell(now, errors.New("429"), 24*time.Hour)
@@ -406,6 +418,7 @@ func TestAReceiverIsTriedAfterAMinute(t *testing.T) {
 
 // What does not fit into the time of a batch is left for the next one, and nothing of it is broken off.
 func TestABatchEndsBeforeItsTime(t *testing.T) {
+	t.Parallel()
 	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.ReadAll(r.Body)
 		time.Sleep(50 * time.Millisecond)
@@ -420,6 +433,7 @@ func TestABatchEndsBeforeItsTime(t *testing.T) {
 }
 
 func TestCertificatesOfOthersAreNotTrusted(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(server.Close)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
@@ -455,6 +469,7 @@ func TestCertificatesOfOthersAreNotTrusted(t *testing.T) {
 // A receiver that is replaced, and whose connections nobody ends, costs some seconds, and not as long as the system
 // tries to reach it.
 func TestAConnectionThatIsDeadIsGivenUp(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor != 2 {
 			t.Errorf("got a request by %s", r.Proto)
@@ -549,6 +564,7 @@ func pass(to, from net.Conn, frozen *atomic.Bool) {
 }
 
 func TestTheSinksConfigReportsEveryMistakeAndNoSecret(t *testing.T) {
+	t.Parallel()
 	_, err := Open(SinkConfig{
 		URL: "https://joe:s3cret@host/", Hosts: []string{"a/b"}, Signing: Signing{Secrets: []string{"s3cret"}},
 		Concurrency: -1, Timeout: time.Minute, KeyFile: "k",
@@ -575,6 +591,7 @@ func TestTheSinksConfigReportsEveryMistakeAndNoSecret(t *testing.T) {
 }
 
 func TestWhatChecksFind(t *testing.T) {
+	t.Parallel()
 	s := open(t, SinkConfig{
 		URL: "http://example.com", Hosts: []string{"eu.example.com", "example.com"}, Signing: Signing{Secrets: []string{secret, oldSecret}},
 	})

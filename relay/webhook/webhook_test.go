@@ -51,6 +51,7 @@ func deliverTo(t *testing.T, ctx context.Context, url string, job *outbox.Claime
 }
 
 func TestTheRequestCarriesTheJob(t *testing.T) {
+	t.Parallel()
 	job := claimed()
 	var got http.Header
 	var method, body string
@@ -81,6 +82,7 @@ func TestTheRequestCarriesTheJob(t *testing.T) {
 
 // A receiver that ignores the case of names, or sees - as _, knows the caller of a job by one header: that of the API.
 func TestTheCallersServiceHasOneHeader(t *testing.T) {
+	t.Parallel()
 	job := claimed()
 	job.RawHeaders = []byte(`{"caller-service":"shop","Caller-Service":"billing","caller_service":"billing","CALLER.SERVICE":"billing",
 		"caller-user":"ada","Caller-User":"eve"}`)
@@ -95,6 +97,7 @@ func TestTheCallersServiceHasOneHeader(t *testing.T) {
 }
 
 func TestE6StatusDecides(t *testing.T) {
+	t.Parallel()
 	const (
 		discard, retry          = "*outcome.Discarded", "*webhook.Error"
 		retryAfter, unavailable = "*outcome.Postponed", "*outcome.Unavailable"
@@ -160,6 +163,7 @@ func TestE6StatusDecides(t *testing.T) {
 }
 
 func TestE6RedirectsAreNotFollowed(t *testing.T) {
+	t.Parallel()
 	var followed atomic.Bool
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { followed.Store(true) }))
 	defer other.Close()
@@ -172,6 +176,7 @@ func TestE6RedirectsAreNotFollowed(t *testing.T) {
 }
 
 func TestE6AHugeAnswerIsNotRead(t *testing.T) {
+	t.Parallel()
 	var written atomic.Int64
 	chunk := []byte(strings.Repeat("x", 32<<10))
 	err := deliver(t, t.Context(), claimed(), func(w http.ResponseWriter, r *http.Request) {
@@ -195,6 +200,7 @@ func TestE6AHugeAnswerIsNotRead(t *testing.T) {
 // What a receiver says of when to come again is the least that a job waits, never
 // less than the back-off's wait: else all attempts would be made within a second.
 func TestE6ARetryAfterIsNoShorterThanThePolicysWait(t *testing.T) {
+	t.Parallel()
 	for header, want := range map[string]time.Duration{
 		"0":                             3 * time.Second,
 		"1":                             3 * time.Second,
@@ -220,6 +226,7 @@ func TestE6ARetryAfterIsNoShorterThanThePolicysWait(t *testing.T) {
 
 // An outage is paced, whatever is left of the date that the receiver names.
 func TestAnOutageThatIsOverAtOnceWaitsAsLongAsItHasLasted(t *testing.T) {
+	t.Parallel()
 	now := time.Date(2026, 11, 21, 12, 0, 0, 999e6, time.UTC)
 	for header, want := range map[string]time.Duration{
 		"0": 0, "Sat, 21 Nov 2026 12:00:01 GMT": 0, "Sat, 21 Nov 2026 11:00:00 GMT": 0, // 0 is that
@@ -255,6 +262,7 @@ func upgrade(w http.ResponseWriter) {
 
 // The status is the answer: a body that never ends holds nobody.
 func TestE6ABodyThatNeverEndsHoldsNobody(t *testing.T) {
+	t.Parallel()
 	for name, status := range map[string]int{"a success": 200, "a failure": 500} {
 		for protocol, newServer := range map[string]func(http.Handler) *httptest.Server{"HTTP/1": httptest.NewServer, "HTTP/2": newHTTP2Server} {
 			t.Run(name+" by "+protocol, func(t *testing.T) {
@@ -302,6 +310,7 @@ func newHTTP2Server(h http.Handler) *httptest.Server {
 }
 
 func TestE6TheContextBoundsTheRequest(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	release := make(chan struct{})
@@ -315,6 +324,7 @@ func TestE6TheContextBoundsTheRequest(t *testing.T) {
 }
 
 func TestE6NobodyThereIsTriedAgainAndTellsNoSecrets(t *testing.T) {
+	t.Parallel()
 	nobody, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -337,6 +347,7 @@ func TestE6NobodyThereIsTriedAgainAndTellsNoSecrets(t *testing.T) {
 
 // What is no outage spends attempts: it may be the job's own doing.
 func TestE6SilenceIsNotAlwaysAnOutage(t *testing.T) {
+	t.Parallel()
 	for name, deliver := range map[string]func(t *testing.T) error{
 		"a connection that breaks": func(t *testing.T) error {
 			return deliver(t, t.Context(), claimed(), func(w http.ResponseWriter, _ *http.Request) {
@@ -372,6 +383,7 @@ func TestE6SilenceIsNotAlwaysAnOutage(t *testing.T) {
 
 // A proxy where nobody listens would have met any other job alike.
 func TestAProxyThatIsAwayIsAnOutage(t *testing.T) {
+	t.Parallel()
 	nobody, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -391,6 +403,7 @@ func TestAProxyThatIsAwayIsAnOutage(t *testing.T) {
 }
 
 func TestConnectionsAreReused(t *testing.T) {
+	t.Parallel()
 	var opened atomic.Int32
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, strings.Repeat("y", 10_000))
@@ -419,6 +432,7 @@ func TestConnectionsAreReused(t *testing.T) {
 }
 
 func TestBadURLsAreRefusedWithoutQuotingThem(t *testing.T) {
+	t.Parallel()
 	for name, target := range map[string]string{
 		"no scheme":    "example.com/secret",
 		"other scheme": "ftp://u:secret@example.com",
@@ -436,6 +450,7 @@ func TestBadURLsAreRefusedWithoutQuotingThem(t *testing.T) {
 }
 
 func TestRetryAfterIsSecondsOrADateWithinADay(t *testing.T) {
+	t.Parallel()
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for value, want := range map[string]time.Duration{
 		"0": 0, "120": 2 * time.Minute, "999999999": 24 * time.Hour, "": -1, "-1": -1, "soon": -1,

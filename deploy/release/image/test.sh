@@ -12,7 +12,8 @@ if [ -z "${POSTHASTE_TEST_DATABASE_URL:-}" ]; then
 fi
 
 fail() { echo "image: $1" >&2; docker logs "$container" >&2 || true; exit 1; }
-digest=$(make -s image)
+# In CI the image of this commit has just been made.
+digest=$([ -n "${CI:-}" ] && cat bin/image.digest 2>/dev/null || make -s image)
 rm -rf bin/release bin/image bin/image.tar
 [ "$(make -s image)" = "$digest" ] || { echo "image: built again, it is another image" >&2; exit 1; }
 bytes=$(cat bin/image/blobs/sha256/* | wc -c)
