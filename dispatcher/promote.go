@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -40,18 +38,16 @@ type promoter struct {
 	wake  chan struct{} // one slot
 	stop  chan struct{} // closed when no more jobs will leave a key
 
-	mu    sync.Mutex
-	freed map[keyName]int32 // how many slots may be given away
-
-	passed map[keyName]pass // keys of which something was locked; only run uses it
+	mu   sync.Mutex
+	keys map[keyName]*due
 }
 
-// pass records what is known about a key that was passed by.
-type pass struct {
-	times   int       // in a row
-	unmoved int32     // slots that should have been given away and were not
-	again   time.Time // when to look at it again, if no job leaves it before
-	refused error     // why the database refuses to move the key on until again; nil if the key was locked
+// due records what a key gives away, and when.
+type due struct {
+	slots   int32     // that jobs have left; 0 while a look gives them away
+	times   int       // looks in a row that found something locked
+	again   time.Time // no look begins before
+	refused error     // why the database has refused to move the key on; nil if it has not
 }
 
 // keyName identifies the key by which jobs are ordered and limited.
@@ -72,42 +68,40 @@ func newPromoter(p *process, db promoteStatements, peers *notifier,
 ) *promoter {
 	return &promoter{
 		process: p, db: db, peers: peers, offer: offer,
-		wake: make(chan struct{}, 1), stop: make(chan struct{}), freed: map[keyName]int32{}, passed: map[keyName]pass{},
+		wake: make(chan struct{}, 1), stop: make(chan struct{}), keys: map[keyName]*due{},
 	}
 }
 
 // left notes the keys of jobs whose attempts have ended, however they were settled: the handler's own transaction may
 // have settled the job, or the lease was lost. A job that goes back as it was is itself the next one of its key.
 func (p *promoter) left(batch []*attempt) {
-	freed := false
 	for _, a := range batch {
-		if a.job.Key == "" || a.outcome.Status == outbox.Pending && a.outcome.KeepDue {
-			continue
+		if a.job.Key != "" && (a.outcome.Status != outbox.Pending || !a.outcome.KeepDue) {
+			p.free(keyName{a.job.Tenant, a.job.Queue, a.job.Key}, 1)
 		}
-		freed = true
-		p.mu.Lock()
-		p.freed[keyName{a.job.Tenant, a.job.Queue, a.job.Key}]++
-		p.mu.Unlock()
-	}
-	if freed {
-		p.rouse()
 	}
 }
 
 // blocked notes keys in which a claim has blocked jobs.
 func (p *promoter) blocked(names []keyName) {
-	if len(names) == 0 {
-		return
-	}
-	p.mu.Lock()
 	for _, name := range names {
-		p.freed[name] += engine.MaxKeyActive // any number of slots may have become free since
+		p.free(name, engine.MaxKeyActive) // any number of slots may have become free since
 	}
-	p.mu.Unlock()
-	p.rouse()
 }
 
-func (p *promoter) rouse() {
+// free notes that a key may give away more slots. It does so at once, unless the database has refused that lately.
+func (p *promoter) free(name keyName, slots int32) {
+	p.mu.Lock()
+	k := p.keys[name]
+	if k == nil {
+		k = new(due)
+		p.keys[name] = k
+	}
+	k.slots = min(k.slots+slots, engine.MaxKeyActive)
+	if k.refused == nil {
+		k.again = time.Time{}
+	}
+	p.mu.Unlock()
 	select {
 	case p.wake <- struct{}{}:
 	default:
@@ -140,20 +134,23 @@ func (p *promoter) run() {
 		p.health.Failed(err)
 		p.health.Complain(p.handlerContext, "keys not moved on", err)
 		if p.phase.isCutOff() { // shutting down: the reaper does it
-			clear(p.passed)
 			continue
 		}
-		p.putBack(names, counts)
+		for i, name := range names {
+			p.free(name, counts[i])
+		}
 		p.health.rest(p.settling, retry.Next(), err)
 	}
 }
 
-// again returns a channel that fires when the next passed key is due for another look; it is nil if there is none.
+// again returns a channel that fires when the next key is due for another look; it is nil if there is none.
 func (p *promoter) again() <-chan time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	var next time.Time
-	for _, pass := range p.passed {
-		if next.IsZero() || pass.again.Before(next) {
-			next = pass.again
+	for _, k := range p.keys {
+		if k.slots > 0 && (next.IsZero() || k.again.Before(next)) {
+			next = k.again
 		}
 	}
 	if next.IsZero() {
@@ -162,70 +159,66 @@ func (p *promoter) again() <-chan time.Time {
 	return time.After(time.Until(next))
 }
 
-// noteLocked notes which keys were locked and must be looked at again. The looks become rarer each time, since another
-// transaction may lock a job's row for an hour.
-func (p *promoter) noteLocked(looked []keyName, unmoved map[keyName]int32) {
-	if len(unmoved) == 0 && len(p.passed) == 0 {
-		return
-	}
-	now := time.Now()
-	for _, name := range looked {
-		n, locked := unmoved[name]
-		if !locked {
-			delete(p.passed, name)
-			continue
-		}
-		times := p.passed[name].times
-		p.passed[name] = pass{times: times + 1, unmoved: n, again: now.Add(scheduler.LockedRetry << min(times, 8))}
-	}
-}
-
-// take returns some of the keys, including those that are due for another look. It adds the slots that an earlier look
-// did not give away to those freed since: once a look gives away enough, no other follows.
+// take returns some of the keys that are due for a look, with all of their slots: once a look gives away enough, no
+// other follows.
 func (p *promoter) take() (names []keyName, counts []int32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	for name, passed := range p.passed {
-		switch n, freed := p.freed[name]; {
-		case passed.refused != nil && now.Before(passed.again):
-			passed.unmoved = min(passed.unmoved+n, engine.MaxKeyActive)
-			p.passed[name] = passed
-			delete(p.freed, name)
-		case freed || !now.Before(passed.again):
-			p.freed[name] = min(p.freed[name]+passed.unmoved, engine.MaxKeyActive)
-			passed.unmoved = 0
-			p.passed[name] = passed
+	for name, k := range p.keys {
+		if k.slots == 0 || now.Before(k.again) {
+			continue
 		}
-	}
-	for name, n := range p.freed {
 		if len(names) == maxBatch/2 {
 			break
 		}
-		names, counts = append(names, name), append(counts, n)
-		delete(p.freed, name)
+		names, counts = append(names, name), append(counts, k.slots)
+		k.slots = 0
 	}
 	return names, counts
 }
 
+// looked notes the result of a look: how many slots of which keys it has given away, what was locked, and what the
+// database has refused. The looks at a locked key become rarer each time, since another transaction may lock a job's
+// row for an hour; but a job that leaves the key causes one at once.
+func (p *promoter) looked(names []keyName, counts []int32, given map[keyName]int32, locked map[keyName]bool,
+	refused map[keyName]error,
+) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	for i, name := range names {
+		k := p.keys[name]
+		since := k.slots // that jobs have left during the look
+		switch {
+		case refused[name] != nil:
+			*k = due{slots: since + counts[i], again: now.Add(refusedRetry), refused: refused[name]}
+		case locked[name]:
+			again := now.Add(scheduler.LockedRetry << min(k.times, 8))
+			if since > 0 {
+				again = now
+			}
+			*k = due{slots: since + max(counts[i]-given[name], 1), times: k.times + 1, again: again}
+		case since > 0:
+			*k = due{slots: since}
+		default:
+			delete(p.keys, name)
+		}
+	}
+}
+
 // refusal returns why the database refuses to move keys on, or nil, and forgets the refusals.
 func (p *promoter) refusal() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	var errs []error
-	for name, passed := range p.passed {
-		if passed.refused != nil {
-			errs = append(errs, fmt.Errorf("move key %s of queue %s on: %w", name.key, name.queue, passed.refused))
-			delete(p.passed, name)
+	for name, k := range p.keys {
+		if k.refused != nil {
+			errs = append(errs, fmt.Errorf("move key %s of queue %s on: %w", name.key, name.queue, k.refused))
+			delete(p.keys, name)
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func (p *promoter) putBack(names []keyName, counts []int32) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i, name := range names {
-		p.freed[name] += counts[i]
-	}
 }
 
 // promote moves keys on, and notifies other processes of jobs that this one will not run at once.
@@ -235,34 +228,27 @@ func (p *promoter) promote(names []keyName, counts []int32) error {
 		return err
 	}
 	p.health.OK()
-	if len(movable) == 0 {
-		p.noteLocked(names, nil)
-		return nil
-	}
-	promoted, refused, err := p.move(names, counts, movable)
-	given, offered := map[keyName]int32{}, promoted[:0]
-	var locked []keyName
-	for _, job := range promoted {
-		name := keyName{job.TenantID.Bytes, job.Queue, job.Key}
-		if !job.ID.Valid {
-			locked = append(locked, name)
-			continue
+	given, locked, refused := map[keyName]int32{}, map[keyName]bool{}, map[keyName]error{}
+	if len(movable) > 0 {
+		rows, err := p.move(names, counts, movable, refused)
+		offered := rows[:0]
+		for _, job := range rows {
+			name := keyName{job.TenantID.Bytes, job.Queue, job.Key}
+			if !job.ID.Valid {
+				locked[name] = true
+				continue
+			}
+			given[name]++
+			offered = append(offered, job)
 		}
-		given[name]++
-		offered = append(offered, job)
+		if p.offer(offered) || err != nil { // the move may have been committed: the next look finds nothing to promote
+			p.peers.notify()
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if p.offer(offered) || err != nil { // the move may have been committed: the next look finds nothing to promote
-		p.peers.notify()
-	}
-	if err != nil {
-		return err
-	}
-	unmoved := make(map[keyName]int32, len(locked))
-	for _, name := range locked {
-		unmoved[name] = max(counts[slices.Index(names, name)]-given[name], 1)
-	}
-	p.noteLocked(names, unmoved)
-	maps.Copy(p.passed, refused)
+	p.looked(names, counts, given, locked, refused)
 	return nil
 }
 
@@ -280,11 +266,10 @@ func (p *promoter) find(names []keyName) (movable []int32, err error) {
 	return p.db.FindMovableKeys(ctx, look)
 }
 
-// move promotes jobs of the keys at the given places. It also returns the keys that the database refuses to move on.
-func (p *promoter) move(names []keyName, counts []int32,
-	places []int32,
-) (promoted []sqlgen.PromoteKeysRow, refused map[keyName]pass, err error) {
-	refused = map[keyName]pass{}
+// move promotes jobs of the keys at the given places. It adds the keys that the database refuses to move on to refused.
+func (p *promoter) move(names []keyName, counts []int32, places []int32,
+	refused map[keyName]error,
+) (promoted []sqlgen.PromoteKeysRow, err error) {
 	err = pgsession.Apart(places, func(part []int32) error {
 		var move sqlgen.PromoteKeysParams
 		for _, i := range part {
@@ -298,10 +283,10 @@ func (p *promoter) move(names []keyName, counts []int32,
 		promoted = append(promoted, rows...)
 		return err
 	}, func(i int32, err error) {
-		refused[names[i]] = pass{unmoved: counts[i], again: time.Now().Add(refusedRetry), refused: err}
+		refused[names[i]] = err
 		p.health.Complain(p.handlerContext, "key not moved on: the database refuses it", err,
 			slog.String("tenant_id", names[i].tenant.String()), slog.String("queue", names[i].queue),
 			slog.String("key", names[i].key))
 	})
-	return promoted, refused, err
+	return promoted, err
 }

@@ -50,14 +50,14 @@ var keys = []Mutant{
 		Name:      "a promotion that does not come back for what was locked",
 		Breaks:    "a job whose row a claim had locked when its slot became free waits for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.promoter.promote", `	p.noteLocked(names, unmoved)`, `	p.noteLocked(names, nil)`}},
+		Edits:     []Edit{{"dispatcher.promoter.promote", `locked[name] = true`, `locked[name] = false`}},
 		Checks:    []Check{test("dispatcher", "TestAPromotionComesBackForWhatIsLocked/plain", "jobs succeed")},
 	},
 	{
 		Name:      "a promotion that forgets what it has passed by",
 		Breaks:    "a key runs fewer jobs than it may until the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.promoter.take", `min(p.freed[name]+passed.unmoved, engine.MaxKeyActive)`, `min(max(p.freed[name], 1), engine.MaxKeyActive)`}},
+		Edits:     []Edit{{"dispatcher.promoter.looked", `since + max(counts[i]-given[name], 1)`, `max(since, 1)`}},
 		Checks:    []Check{test("dispatcher", "TestAPromotionOwesWhatItPassedBy", "in vain: B and C run")},
 	},
 	{
@@ -71,7 +71,7 @@ var keys = []Mutant{
 		Name:      "a stop that waits for keys",
 		Breaks:    "a stop during an outage tries to promote until it is abandoned",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.promoter.run", `			clear(p.passed)`, ``}},
+		Edits:     []Edit{{"dispatcher.promoter.run", `if p.phase.isCutOff() {`, `if false {`}},
 		Checks:    []Check{test("dispatcher", "TestAStopDoesNotWaitForALockedKey", "8s after the grace period")},
 	},
 	{
@@ -147,7 +147,7 @@ var keys = []Mutant{
 		Name:      "a failed job that moves no key on",
 		Breaks:    "the jobs behind one that waits for another attempt wait for that, or for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.promoter.left", `if a.job.Key == "" || a.outcome`, `if a.job.Key == "" || a.outcome.Status == outbox.Retrying || a.outcome`}},
+		Edits:     []Edit{{"dispatcher.promoter.left", `if a.job.Key != "" && (`, `if a.job.Key != "" && a.outcome.Status != outbox.Retrying && (`}},
 		Checks: []Check{
 			test("dispatcher", "TestEveryEndOfAnAttemptMovesTheKeyOn/failed,_and_retried_tomorrow", "in vain: the others succeed"),
 			row("K6", "seconds that a key had a free slot and a blocked job, without a sweep, worst"),
