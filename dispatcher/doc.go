@@ -32,7 +32,7 @@
 //	settler, two                    when no outcome is left                   a batch
 //	watch for cancellations         after the workers                         ends handlers whose jobs were cancelled
 //	heartbeat                       after the workers                         the row in outbox.workers
-//	settler of what was refused     after the settlers                        outcomes that the database refuses for now
+//	one for each refused outcome    after the settlers                        an outcome that the database refuses for now
 //	keeper of leases                after both kinds of settlers              extensions
 //	watch over leases               after both kinds of settlers              ends handlers whose lease was not extended
 //	notifier of waiters             after those                               a NOTIFY

@@ -152,14 +152,15 @@ func (i *Inline) settle(ended []*attempt) error {
 	defer cancel()
 	p.settling = settling
 	defer func() { p.settling = context.Background() }()
+	var refused []*attempt
+	i.d.settler.setAside = func(a *attempt) { refused = append(refused, a) }
 	i.d.settler.settle(ended)
 	i.d.settler.reporter.failures.End()
 	if err := i.d.process.health.err(); err != nil {
 		return fmt.Errorf("settle %d jobs: %w", len(ended), err)
 	}
 	var errs []error
-	for len(i.d.settler.refused) > 0 {
-		a := <-i.d.settler.refused
+	for _, a := range refused {
 		if err := i.d.settler.storeRefusedAgain(a); err != nil {
 			errs = append(errs, fmt.Errorf("the database refuses that job %s is %s: %w", a.job.ID, a.outcome.Status,
 				err))

@@ -148,6 +148,7 @@ func (d *Dispatcher) begin(ctx, afterJobs context.Context, endAfterJobs func()) 
 		claims = append(claims, func() { q.run(ctx) })
 		q.workers.start()
 	}
+	d.settler.afterJobs = afterJobs
 	settlement := slices.Repeat([]func(){d.settler.run}, settlers)
 	settlement = append(settlement,
 		func() { d.leases.watchCancellations(afterJobs) },
@@ -157,7 +158,7 @@ func (d *Dispatcher) begin(ctx, afterJobs context.Context, endAfterJobs func()) 
 		{d.endWorkers, d.running.Wait},
 		start(d.recorder.Stop, d.recorder.Run),
 		start(func() { endAfterJobs(); close(d.settler.ended) }, settlement...),
-		start(func() { close(d.settler.refused) }, func() { d.settler.settleRefused(afterJobs) }),
+		{func() {}, d.settler.awaitRefused},
 		// Outcomes may have waited for a lock until now. A lease that lapses meanwhile lets the job run again.
 		start(endHolding, func() { d.leases.keep(holding) }, func() { d.leases.watch(holding) }),
 		start(d.waiters.stop, d.waiters.run),

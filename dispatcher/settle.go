@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,19 +31,26 @@ type settler struct {
 	leases     *leases
 	promoter   *promoter
 
-	ended   chan *attempt // finished attempts
-	refused chan *attempt // outcomes that the database refuses for now
+	ended     chan *attempt  // finished attempts
+	gathering chan struct{}  // one slot, taken by the settler that gathers
+	storing   atomic.Int32   // batches under way
+	setAside  func(*attempt) // takes an outcome that the database refuses for now: storeLater, except in an Inline
 
-	gathering chan struct{} // one slot, taken by the settler that gathers
-	storing   atomic.Int32  // batches under way
+	// For storeLater.
+	afterJobs context.Context // ends when all jobs are over
+	later     sync.WaitGroup  // outcomes that wait
+	turn      chan struct{}   // one slot, taken by the one whose statement is under way
+	givenUp   []*attempt      // guarded by turn
 }
 
 func newSettler(p *process, statements *store, reporter *reporter, leases *leases, promoter *promoter) *settler {
-	return &settler{
+	s := &settler{
 		process: p, statements: statements, reporter: reporter, leases: leases, promoter: promoter,
-		ended: make(chan *attempt, 2*maxBatch), refused: make(chan *attempt, maxBatch),
-		gathering: make(chan struct{}, 1),
+		ended: make(chan *attempt, 2*maxBatch), gathering: make(chan struct{}, 1),
+		afterJobs: context.Background(), turn: make(chan struct{}, 1),
 	}
+	s.setAside = s.storeLater
+	return s
 }
 
 // run stores outcomes in batches until the channel is closed and empty.
@@ -183,8 +191,8 @@ func (s *settler) drop(batch []*attempt) {
 	s.leases.remove(batch)
 }
 
-// setLockedAside passes the jobs of the batch whose rows another transaction has locked to settleRefused, and keeps the
-// others. It reports whether there were any. Finding them one by one would take a lock timeout each, and all outcomes
+// setLockedAside sets the jobs of the batch aside whose rows another transaction has locked, and keeps the others. It
+// reports whether there were any. Finding them one by one would take a lock timeout each, and all outcomes
 // would wait meanwhile.
 func (s *settler) setLockedAside(batch *[]*attempt) bool {
 	if len(*batch) == 1 {
@@ -219,12 +227,6 @@ func (s *settler) storeRefused(a *attempt, err error, retried bool) bool {
 	return true
 }
 
-// setAside passes an outcome to settleRefused. The job is still held, and its lease is extended.
-func (s *settler) setAside(a *attempt) {
-	a.waker.refused.Add(1)
-	s.refused <- a
-}
-
 // amend changes an outcome that can never be stored as it is, so that it can be stored, and reports whether it has
 // changed. A success becomes failed, without its result and its follow-ups: the job waits for an operator, with the
 // reason, and when it is run again its handler produces both again. In other outcomes only the error can be at fault: a
@@ -257,66 +259,41 @@ func (s *settler) settled(batch []*attempt, retried bool) {
 	}
 }
 
-// settleRefused stores, one by one, the outcomes that the database refuses, most of them because another transaction
-// keeps the row locked. Only these outcomes wait for each other: settleRefused looks for further ones after each
-// statement, which may take seconds, so that settlers do not wait for it. When all jobs are over, an outcome that is
-// refused for another reason gets three more tries, and settleRefused waits for locks until the grace period is over.
-func (s *settler) settleRefused(afterJobs context.Context) {
-	var waiting []*attempt
-	var retry backoff.Backoff
-	for in, last := s.refused, 0; in != nil || len(waiting) > 0; {
-		if len(waiting) == 0 {
-			if a, open := <-in; open {
-				waiting = append(waiting, a)
-			} else {
-				in = nil
-			}
-			continue
-		}
-		waiting, in = takeAll(waiting, in)
-		kept, arrived, mayPass := waiting[:0], []*attempt(nil), false
-		for _, a := range waiting {
-			if err := s.storeRefusedAgain(a); err != nil {
-				kept = append(kept, a)
-				mayPass = mayPass || pgsession.IsLockedOut(err) || !pgsession.RefusesTheRow(err)
-			} else {
+// storeLater stores an outcome that the database refuses for now, most likely because another transaction keeps the row
+// locked, in a goroutine of its own. The job is still held, and its lease is extended. Only such outcomes wait for each
+// other: a statement may take seconds, so they use one connection. When all jobs are over, an outcome that is refused
+// for another reason gets three more tries; a lock is waited for until the grace period is over. capacity.most bounds
+// how many outcomes wait.
+func (s *settler) storeLater(a *attempt) {
+	a.waker.refused.Add(1)
+	s.later.Go(func() {
+		var retry backoff.Backoff
+		wait := s.afterJobs
+		for last := 0; last < 3 && s.settling.Err() == nil; {
+			s.turn <- struct{}{}
+			err := s.storeRefusedAgain(a)
+			<-s.turn
+			if err == nil {
 				a.waker.refusedLess()
+				return
 			}
-			arrived, in = takeAll(arrived, in)
+			if s.afterJobs.Err() != nil && pgsession.RefusesTheRow(err) && !pgsession.IsLockedOut(err) {
+				last++
+			}
+			if last < 3 && retry.Wait(wait) != nil {
+				retry, wait = backoff.Backoff{}, s.settling
+			}
 		}
-		waiting = append(kept, arrived...)
-		if len(waiting) == 0 {
-			retry.Reset()
-			continue
-		}
-		if in == nil && !mayPass {
-			last++
-		}
-		if last >= 3 || s.settling.Err() != nil {
-			s.drop(waiting)
-			waiting = nil
-			continue
-		}
-		if retry.Wait(afterJobs) != nil {
-			retry, afterJobs = backoff.Backoff{}, s.settling
-		}
-	}
+		s.turn <- struct{}{}
+		s.givenUp = append(s.givenUp, a)
+		<-s.turn
+	})
 }
 
-// takeAll adds the attempts that the channel holds. It returns a nil channel if in is closed.
-func takeAll(waiting []*attempt, in chan *attempt) ([]*attempt, chan *attempt) {
-	for in != nil {
-		select {
-		case a, open := <-in:
-			if !open {
-				return waiting, nil
-			}
-			waiting = append(waiting, a)
-		default:
-			return waiting, in
-		}
-	}
-	return waiting, in
+// awaitRefused waits until the outcomes that were set aside are stored or given up. Nothing may be set aside after it.
+func (s *settler) awaitRefused() {
+	s.later.Wait()
+	s.drop(s.givenUp)
 }
 
 // storeRefusedAgain returns why the outcome is not stored, or nil if it is. What the database says may change: an

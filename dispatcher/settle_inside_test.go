@@ -102,8 +102,8 @@ func (l *locked) SettleSucceeded(_ context.Context, p sqlgen.SettleSucceededPara
 	return nil, &pgconn.PgError{Code: pgsession.LockNotAvailable}
 }
 
-// A pass over refused outcomes takes a lock timeout for each. More of them than the channel holds arrive meanwhile:
-// settlers must not wait for the end of the pass, because all queues wait for the settlers.
+// Refused outcomes wait for each other, and each takes a lock timeout. Many more arrive meanwhile: settlers must not
+// wait for them, because all queues wait for the settlers.
 func TestSettlersDoNotWaitForAPassOverRefusedOutcomes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -125,11 +125,6 @@ func TestSettlersDoNotWaitForAPassOverRefusedOutcomes(t *testing.T) {
 			}
 		}
 		set(20)
-		ended := make(chan struct{})
-		go func() {
-			d.settler.settleRefused(t.Context())
-			close(ended)
-		}()
 		time.Sleep(time.Second)
 		began := time.Now()
 		set(maxBatch + 100)
@@ -137,8 +132,7 @@ func TestSettlersDoNotWaitForAPassOverRefusedOutcomes(t *testing.T) {
 			t.Errorf("a settler waited for %s, want at most a lock timeout", waited)
 		}
 		db.free.Store(true)
-		close(d.settler.refused)
-		<-ended
+		d.settler.awaitRefused()
 		if n := w.refused.Load(); n != 0 {
 			t.Errorf("%d outcomes count as refused, want none", n)
 		}
