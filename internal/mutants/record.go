@@ -44,7 +44,7 @@ var record = []Mutant{
 		Name:      "an outcome does not wait for the last report",
 		Breaks:    "what a handler reports just before it returns is refused: its job is closed",
 		Invariant: "The last report is kept",
-		Edits:     []Edit{{"dispatcher/internal/report.Reports.End", `left = a.record != nil && a.record.revision > a.record.stored`, `left = false`}},
+		Edits:     []Edit{{"dispatcher/internal/report.Reports.End", `left = a.hasLeft()`, `left = false`}},
 		Checks:    []Check{test("dispatcher", "TestReportsAreCoalescedAndTheLastOneIsKept", "progress = ")},
 	},
 	{

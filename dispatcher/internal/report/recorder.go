@@ -5,8 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"math"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -22,7 +22,7 @@ const (
 	recordBatch    = 500                    // attempts in a statement
 	recordPatience = 3 * time.Second        // of a handler that waits for a job whose row is locked
 	lastPatience   = 10 * recordPatience    // of an attempt that is over, with any lock: only its outcome waits
-	endedBatch     = 4 * recordBatch        // attempts that are over, before others
+	maxEnded       = 4 * recordBatch        // attempts that are over and wait here; then their workers wait
 )
 
 // Conns is how many connections a recorder uses: one writes, one reads.
@@ -61,13 +61,14 @@ type Config struct {
 // stored twice at once. Jobs that report nothing never use the recorder.
 type Recorder struct {
 	Config
-	ended   chan *Reports // attempts that are over, to be settled after their last report
-	wake    chan struct{} // one slot: look again
-	reading chan struct{} // holds a token for each read under way
+	wake     chan struct{} // one slot: look again
+	reading  chan struct{} // holds a token for each read under way
+	ended    chan struct{} // holds a token for each attempt that is over, to be settled after its last report
+	stopping atomic.Bool
 
 	mu     sync.Mutex
 	dirty  map[*Reports]struct{} // attempts with something to store
-	urgent map[*Reports]struct{} // those of them whose handlers wait for it
+	urgent map[*Reports]struct{} // those of them whose handlers wait for it, or are over
 
 	// Only Run uses the following fields.
 	passed time.Time // when all of dirty was taken last
@@ -80,9 +81,9 @@ type Recorder struct {
 func NewRecorder(c Config) *Recorder {
 	return &Recorder{
 		Config:  c,
-		ended:   make(chan *Reports, endedBatch),
 		wake:    make(chan struct{}, 1),
 		reading: make(chan struct{}, 1),
+		ended:   make(chan struct{}, maxEnded),
 		dirty:   map[*Reports]struct{}{},
 		urgent:  map[*Reports]struct{}{},
 		most:    recordBatch,
@@ -90,7 +91,10 @@ func NewRecorder(c Config) *Recorder {
 }
 
 // Stop lets Run return when everything is stored. No attempt may report or end after it.
-func (r *Recorder) Stop() { close(r.ended) }
+func (r *Recorder) Stop() {
+	r.stopping.Store(true)
+	r.lookAgain()
+}
 
 func (r *Recorder) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, r.Timeout)
@@ -114,17 +118,9 @@ func (r *Recorder) lookAgain() {
 	}
 }
 
-// forget removes an attempt that is over: from now on the channel ended has it.
-func (r *Recorder) forget(a *Reports) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.dirty, a)
-	delete(r.urgent, a)
-}
-
 // take returns the attempts whose reports must be stored now, and when to look again.
 func (r *Recorder) take(now time.Time) (due []*Reports, wait time.Duration) {
-	if now.Before(r.resume) {
+	if now.Before(r.resume) && r.Settling.Err() == nil { // else each attempt that is over gets a last try
 		return nil, r.resume.Sub(now)
 	}
 	r.mu.Lock()
@@ -146,61 +142,27 @@ func (r *Recorder) take(now time.Time) (due []*Reports, wait time.Duration) {
 
 // Run stores reports until Stop is called, and then the last ones.
 func (r *Recorder) Run() {
-	var ended []*Reports // whose last reports are not stored yet
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	defer context.AfterFunc(r.Settling, r.lookAgain)() // Run may be waiting for another try
-	for in := r.ended; in != nil || len(ended) > 0; {
-		ended, in = receive(ended, in)
+	for {
 		due, wait := r.take(time.Now())
-		// An attempt that is over comes, or has come, through the channel: it must not be in one statement twice.
-		due = slices.DeleteFunc(due, (*Reports).hasEnded)
-		if !time.Now().Before(r.resume) || r.Settling.Err() != nil {
-			due = append(due, ended...)
-		}
-		if len(due) == 0 {
-			if in == nil && len(ended) == 0 { // closed during a store
-				return
-			}
-			timer.Reset(wait)
-			more := in
-			if len(ended) >= endedBatch {
-				more = nil // their attempts wait in the channel, and then their workers do
-			}
-			select {
-			case a, open := <-more:
-				if !open {
-					in = nil
-				} else {
-					ended = append(ended, a)
-				}
-			case <-r.wake:
-			case <-timer.C:
+		if len(due) > 0 {
+			r.store(due)
+			for _, a := range due {
+				r.handOn(a)
 			}
 			continue
 		}
-		r.store(due)
-		ended = r.handOn(ended)
-		if len(ended) > 0 && !time.Now().Before(r.resume) { // locked rows, not an outage
-			r.resume = time.Now().Add(recordInterval / 10)
+		if r.stopping.Load() && len(r.ended) == 0 {
+			return
 		}
-	}
-}
-
-// receive takes attempts from the channel, as long as ended has room.
-func receive(ended []*Reports, in chan *Reports) ([]*Reports, chan *Reports) {
-	for in != nil && len(ended) < endedBatch {
+		timer.Reset(wait)
 		select {
-		case a, open := <-in:
-			if !open {
-				return ended, nil
-			}
-			ended = append(ended, a)
-		default:
-			return ended, in
+		case <-r.wake:
+		case <-timer.C:
 		}
 	}
-	return ended, in
 }
 
 // store stores the reports of attempts in as many statements as their size requires. It puts back those that have more
@@ -224,14 +186,22 @@ func (r *Recorder) store(due []*Reports) {
 	}
 }
 
+// putBack makes Run store the reports of an attempt again. The last ones of an attempt that is over come soon, but not
+// at once: its row may be locked.
 func (r *Recorder) putBack(a *Reports) {
-	left, ended := a.leftToStore()
-	if !left || ended {
+	left, over := a.state()
+	if !left {
 		return
 	}
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.dirty[a] = struct{}{}
-	r.mu.Unlock()
+	if over {
+		r.urgent[a] = struct{}{}
+		if soon := time.Now().Add(recordInterval / 10); r.resume.Before(soon) {
+			r.resume = soon
+		}
+	}
 }
 
 // answer is the result of a statement.
@@ -341,24 +311,21 @@ func (r *Recorder) apply(batch *batch, rows []sqlgen.RecordReportsRow) {
 	}
 }
 
-// handOn sends attempts that have nothing left to store to the settler, and also those whose last reports cannot be
-// stored: they lose these reports, not their outcome. It returns the others.
-func (r *Recorder) handOn(ended []*Reports) (kept []*Reports) {
-	for _, a := range ended {
-		left, _ := a.leftToStore()
-		switch {
-		case !left:
-		case r.givesUp(a):
-			r.Log.LogAttrs(context.Background(), slog.LevelWarn, "last reports not stored",
-				a.Owner.Attrs("reports_lost")...)
-			a.giveUp(math.MaxInt64, errAttemptOver)
-		default:
-			kept = append(kept, a)
-			continue
-		}
-		r.OnDone(a.Owner)
+// handOn sends an attempt that is over to the settler if it has nothing left to store, or if that cannot be stored:
+// then it loses these reports, not its outcome.
+func (r *Recorder) handOn(a *Reports) {
+	left, over := a.state()
+	switch {
+	case !over, left && !r.givesUp(a):
+		return
+	case left:
+		r.Log.LogAttrs(context.Background(), slog.LevelWarn, "last reports not stored",
+			a.Owner.Attrs("reports_lost")...)
+		a.giveUp(math.MaxInt64, errAttemptOver)
 	}
-	return kept
+	a.leave() // a statement that End has overtaken may bring it here, and so may the entry that End makes
+	r.OnDone(a.Owner)
+	<-r.ended
 }
 
 func (r *Recorder) givesUp(a *Reports) bool {

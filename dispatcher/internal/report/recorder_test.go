@@ -87,11 +87,11 @@ func TestAStatementWithoutAnAnswerBecomesSmaller(t *testing.T) {
 func TestAttemptsThatEndInAnOutageAreBounded(t *testing.T) {
 	db := new(slow)
 	recording(t, db, func(end func(int), settled *atomic.Int64) {
-		const most = 2*endedBatch + 1 // with Run, in the channel, and one whose worker waits
+		const most = maxEnded + 1 // with Run, and one whose worker waits
 		var ended atomic.Int64
 		var workers sync.WaitGroup
 		workers.Go(func() {
-			for range 3 * endedBatch {
+			for range 3 * maxEnded {
 				end(1)
 				ended.Add(1)
 			}
@@ -103,8 +103,8 @@ func TestAttemptsThatEndInAnOutageAreBounded(t *testing.T) {
 		db.most.Store(recordBatch)
 		workers.Wait()
 		time.Sleep(5 * time.Minute)
-		if n := settled.Load(); n != 3*endedBatch {
-			t.Errorf("%d attempts were handed on, want %d", n, 3*endedBatch)
+		if n := settled.Load(); n != 3*maxEnded {
+			t.Errorf("%d attempts were handed on, want %d", n, 3*maxEnded)
 		}
 	})
 }

@@ -39,6 +39,7 @@ type Reports struct {
 	mu     sync.Mutex
 	record *record // nil if there is nothing yet
 	ended  bool    // no more reports are accepted
+	gone   bool    // it is over, and has left the recorder
 }
 
 // Begin initializes r, which is zero, with an attempt at the job.
@@ -252,30 +253,34 @@ func (a *Reports) noteDurably(ctx context.Context, change func(*record)) error {
 }
 
 // End ends the reports. If the last ones are still to be stored, it hands the attempt to the recorder, which passes it
-// on afterwards, and reports true.
+// on afterwards, and reports true. It waits while the recorder has as many such attempts as it may.
 func (a *Reports) End() (left bool) {
 	a.mu.Lock()
-	a.ended = true
-	left = a.record != nil && a.record.revision > a.record.stored
+	left = a.hasLeft()
+	a.ended, a.gone = true, !left
 	a.mu.Unlock()
 	if left {
-		a.recorder.forget(a)
-		a.recorder.ended <- a
+		a.recorder.ended <- struct{}{}
+		a.recorder.add(a, true)
 	}
 	return left
 }
 
-func (a *Reports) hasEnded() bool {
+// state reports whether there is anything to store, and whether the attempt is over and with the recorder.
+func (a *Reports) state() (left, over bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.ended
+	return a.hasLeft(), a.ended && !a.gone
 }
 
-// leftToStore reports whether there is anything to store, and whether the attempt is over.
-func (a *Reports) leftToStore() (left, ended bool) {
+// hasLeft reports whether there is anything to store. The caller holds the mutex.
+func (a *Reports) hasLeft() bool { return a.record != nil && a.record.revision > a.record.stored }
+
+// leave notes that the attempt leaves the recorder.
+func (a *Reports) leave() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.record.revision > a.record.stored, a.ended
+	a.gone = true
 }
 
 // drop forgets the reports up to a revision, because they are stored (err is nil) or never will be. Handlers that wait
