@@ -116,14 +116,12 @@ func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, wi
 	case plan.Probe:
 		return b
 	}
-	b.offers, b.extent.Front = offers, r.front
-	looked := len(b.claimed)
+	b.offers, b.extent = offers, scheduler.Extent{Front: r.front, Took: took, Looked: len(b.claimed)}
 	if keyed {
-		looked, b.extent.Locked = int(b.tally.looked), b.tally.passed > 0
+		b.extent.Looked, b.extent.Locked = int(b.tally.looked), b.tally.passed > 0
 		b.extent.More = c.keyed.note(b.tally, len(b.claimed), r.room, r.lookaheads)
-		c.sched.PauseKeyed(b.ended, len(plan.Plain) > 0 && len(b.claimed) < r.room/4)
+		b.extent.Few = len(plan.Plain) > 0 && len(b.claimed) < r.room/4
 	}
-	c.sched.Cost(keyed, r.front, b.ended, took, looked)
 	return b
 }
 

@@ -9,6 +9,7 @@ package scheduler
 
 import (
 	"bytes"
+	"iter"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -351,11 +352,23 @@ type Extent struct {
 	Front  bool // from the first due job of each flow, not from its cursor
 	More   bool // there may be due jobs that it did not look at
 	Locked bool // it passed jobs because another transaction had locked them, or their key
+
+	Took   time.Duration
+	Looked int // jobs that it looked at
+	// Few makes jobs with a key leave the room to jobs without one for a while: a claim that gets one or two of them
+	// would delay thousands of the others. A failed claim of theirs has the same effect.
+	Few bool
 }
 
-// Claimed learns from a claim which flows have more jobs.
+// Claimed learns from a claim that ended now what it cost, and which flows have more jobs.
 func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Extent, now time.Time) {
 	cs := s.cursors(keyed)
+	cs.cost(how.Front, now, how.Took, how.Looked)
+	if keyed {
+		if s.keyedPausedUntil = (time.Time{}); how.Few {
+			s.keyedPausedUntil = now.Add(keyedPause)
+		}
+	}
 	s.stale = s.stale || len(jobs) > 0 || how.More || how.Locked || slices.ContainsFunc(shares, expectedJobs)
 	counts, offered := map[Flow]int{}, map[outbox.ID]int{}
 	for _, job := range jobs {
@@ -413,6 +426,19 @@ func (s *Scheduler) cursors(keyed bool) *cursors {
 	return &s.plain
 }
 
+// all iterates over the cursors of both sets.
+func (s *Scheduler) all() iter.Seq[*Cursor] {
+	return func(yield func(*Cursor) bool) {
+		for _, cs := range []*cursors{&s.plain, &s.keyed} {
+			for _, c := range cs.sorted {
+				if !yield(c) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // AtFront reports whether a claim that begins now should begin at the front, not at the cursors.
 func (s *Scheduler) AtFront(keyed bool, now time.Time) bool {
 	return s.cursors(keyed).front.allows(now)
@@ -424,19 +450,6 @@ func (s *Scheduler) Front(keyed bool) (at Position) {
 		at.RunAt = s.since.Time.Add(-age)
 	}
 	return at
-}
-
-// Cost records the time of a claim that ended now and looked at this many jobs.
-func (s *Scheduler) Cost(keyed, front bool, now time.Time, took time.Duration, jobs int) {
-	s.cursors(keyed).cost(front, now, took, jobs)
-}
-
-// PauseKeyed makes jobs with a key leave the room to jobs without one for a while, if there are any: a claim that gets
-// one or two jobs with a key would delay thousands of the others. A failed claim of theirs has the same effect.
-func (s *Scheduler) PauseKeyed(now time.Time, pause bool) {
-	if s.keyedPausedUntil = (time.Time{}); pause {
-		s.keyedPausedUntil = now.Add(keyedPause)
-	}
 }
 
 // LastSurveyAt returns the database's time of the last survey; NULL before the first.
@@ -456,9 +469,8 @@ func (s *Scheduler) Gaps(keyed bool) Gaps { return s.cursors(keyed).gaps(s.serve
 // Woken notes that any flow may have new jobs.
 func (s *Scheduler) Woken() {
 	s.woke, s.looked = true, time.Now()
-	for _, cs := range []*cursors{&s.plain, &s.keyed} {
-		cs.unsure()
-	}
+	s.plain.unsure()
+	s.keyed.unsure()
 }
 
 // PollAfter returns how long until every flow must be looked at again if nothing wakes the queue before. A busy queue
@@ -484,10 +496,8 @@ func (s *Scheduler) Probe(now time.Time) (plain, keyed Plan) {
 
 // StartFromFront makes the next claims find jobs before the cursors.
 func (s *Scheduler) StartFromFront() {
-	for _, cs := range []*cursors{&s.plain, &s.keyed} {
-		for _, c := range cs.sorted {
-			c.At = Position{}
-		}
+	for c := range s.all() {
+		c.At = Position{}
 	}
 	s.Woken()
 }
@@ -496,11 +506,9 @@ func (s *Scheduler) StartFromFront() {
 // look at every flow.
 func (s *Scheduler) SleepEnded(now time.Time) {
 	found := false
-	for _, cs := range []*cursors{&s.plain, &s.keyed} {
-		for _, c := range cs.sorted {
-			if !c.next.IsZero() && !c.next.After(now) {
-				c.state, c.next, found = due, time.Time{}, true
-			}
+	for c := range s.all() {
+		if !c.next.IsZero() && !c.next.After(now) {
+			c.state, c.next, found = due, time.Time{}, true
 		}
 	}
 	if !found {
@@ -510,11 +518,9 @@ func (s *Scheduler) SleepEnded(now time.Time) {
 
 // MayHaveDue reports whether there are due jobs, or may be.
 func (s *Scheduler) MayHaveDue() bool {
-	for _, cs := range []*cursors{&s.plain, &s.keyed} {
-		for _, c := range cs.sorted {
-			if c.state != drained {
-				return true
-			}
+	for c := range s.all() {
+		if c.state != drained {
+			return true
 		}
 	}
 	return false
@@ -556,10 +562,8 @@ func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched
 		s.surveys.learn(took, 0)
 	}
 	s.since, s.surveyed, s.searched, s.stale, s.woke, s.partial = at, now, searched, false, false, false
-	for _, cs := range []*cursors{&s.plain, &s.keyed} {
-		for _, c := range cs.sorted {
-			c.next = c.again
-		}
+	for c := range s.all() {
+		c.next = c.again
 	}
 	unknown := 0
 	for _, row := range rows {
@@ -590,11 +594,9 @@ func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched
 // expensive statement may be repeated, and at most poll.
 func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 	until := func(d time.Duration) { poll = min(poll, max(d, 0)) }
-	for _, cs := range []*cursors{&s.plain, &s.keyed} {
-		for _, c := range cs.sorted {
-			if !c.next.IsZero() {
-				until(c.next.Sub(now))
-			}
+	for c := range s.all() {
+		if !c.next.IsZero() {
+			until(c.next.Sub(now))
 		}
 	}
 	if !s.searched {
