@@ -25,7 +25,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		received: counter("outbox_bridge_received_total", "Messages that the bridge has fetched, repeats included."),
 		stored:   counter("outbox_bridge_stored_total", "Messages that are jobs or dead letters, repeats included."),
 		undecodable: counter("outbox_bridge_undecodable_total",
-			"Those of which no job could be made: each is a dead letter of the kind inbox:undecodable."),
+			"Messages of which no job could be made: each is a dead letter of the kind inbox:undecodable."),
 		owned: gauge("outbox_bridge_owned", "1 in the process that fetches the bridge's messages."),
 		lag: gauge("outbox_bridge_lag_messages",
 			"Messages behind those that the bridge has fetched, when the broker said so last."),

@@ -162,7 +162,7 @@ func (g *depthGauges) set(s sample, taken time.Time) {
 		oldest = max(oldest, row.OldestDueAgeSeconds)
 	}
 	g.kinds = fade(g.kinds, kinds, m.depth, m.unhandled)
-	g.queues = fade(g.queues, queues, m.queueDue, m.queueOldest, m.queuePaused)
+	g.queues = fade(g.queues, queues, m.queueDue, m.queueUnhandled, m.queueOldest, m.queuePaused)
 	for name, there := range g.queues {
 		if !there {
 			m.queueLimit.DeletePartialMatch(prometheus.Labels{"queue": name})
@@ -201,6 +201,7 @@ func (g *depthGauges) setSinks(s sample) {
 
 func (m *metrics) setQueue(row sqlgen.SampleDepthRow) {
 	m.queueDue.WithLabelValues(row.Name).Set(float64(row.Due))
+	m.queueUnhandled.WithLabelValues(row.Name).Set(float64(row.Unhandled))
 	m.queueOldest.WithLabelValues(row.Name).Set(row.OldestDueAgeSeconds)
 	paused := 0.0
 	if row.Paused {

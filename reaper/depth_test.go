@@ -96,16 +96,18 @@ func TestQueuesAreSampled(t *testing.T) {
 		INSERT INTO outbox.queues (queue, max_running, rate, rate_interval, limited_at) VALUES ('limited', 7, 30, '1 minute', now());
 		INSERT INTO outbox.jobs (id, kind, queue, payload, status, run_at)
 		SELECT outbox.uuid_v7(), kind, queue, '', status::outbox.job_status, now() + due::interval
-		FROM (VALUES ('mail', 'default', 'pending', '-100 s'), ('mail', 'default', 'retrying', '1 hour'), ('bill', 'default', 'pending', '-1 s'),
+		FROM (VALUES ('mail', 'default', 'pending', '-100 s'), ('mail', 'default', 'retrying', '1 hour'), ('bill', 'default', 'pending', '-1 hour'), ('bill', 'gone', 'pending', '-300 s'),
 		             ('mail', 'paused', 'pending', '-1 day'), ('mail', 'limited', 'pending', '1 day'), ('relay:orders', 'default', 'retrying', '-1 day')) AS job(kind, queue, status, due)`)
 	exec(t, db, `DO $$ BEGIN EXECUTE 'DROP TABLE outbox.events_' || to_char((now() + interval '5 days') AT TIME ZONE 'UTC', 'YYYYMMDD'); END $$`)
 	takeSample(t, r, db)
 	want := map[string]float64{
-		"jobs_due default": 2, "jobs_due idle": 0, "jobs_due paused": 0, "jobs_due limited": 0,
-		"paused default": 0, "paused idle": 0, "paused paused": 1, "paused limited": 0,
-		"oldest_due_age_seconds default": 100, "oldest_due_age_seconds idle": 0, "oldest_due_age_seconds paused": 0, "oldest_due_age_seconds limited": 0,
+		"jobs_due default": 2, "jobs_due idle": 0, "jobs_due paused": 0, "jobs_due limited": 0, "jobs_due gone": 1,
+		"paused default": 0, "paused idle": 0, "paused paused": 1, "paused limited": 0, "paused gone": 0,
+		// Nobody handles the bill of an hour ago. In the queue that nobody works, it is the queue's jobs that wait.
+		"jobs_unhandled default": 1, "jobs_unhandled idle": 0, "jobs_unhandled paused": 0, "jobs_unhandled limited": 0, "jobs_unhandled gone": 0,
+		"oldest_due_age_seconds default": 100, "oldest_due_age_seconds idle": 0, "oldest_due_age_seconds paused": 0, "oldest_due_age_seconds limited": 0, "oldest_due_age_seconds gone": 300,
 		"limit max_running limited": 7, "limit rate limited": 0.5,
-		"unhandled relay:orders": 0, "unhandled bill": 1, "unhandled mail": 0, // one is due in the paused queue
+		"unhandled relay:orders": 0, "unhandled bill": 2, "unhandled mail": 0, // one is due in the paused queue
 	}
 	if got := queueGauges(t, reg); !maps.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
@@ -120,7 +122,7 @@ func TestQueuesAreSampled(t *testing.T) {
 	exec(t, db, `DELETE FROM outbox.queues; DELETE FROM outbox.jobs; DELETE FROM outbox.workers WHERE worker = 'w-1'`)
 	takeSample(t, r, db)
 	got := queueGauges(t, reg)
-	if len(got) != 15 || got["jobs_due default"] != 0 || got["paused paused"] != 0 {
+	if len(got) != 23 || got["jobs_due default"] != 0 || got["paused paused"] != 0 {
 		t.Errorf("what vanished is shown as %v, want zeros and no limits", got)
 	}
 	takeSample(t, r, db)

@@ -26,7 +26,7 @@ type metrics struct {
 
 	blocked, oldestBlocked prometheus.Gauge
 
-	queueDue, queueOldest, queuePaused, queueLimit                  *prometheus.GaugeVec
+	queueDue, queueUnhandled, queueOldest, queuePaused, queueLimit  *prometheus.GaugeVec
 	unhandled                                                       *prometheus.GaugeVec // by kind
 	horizonSeconds, horizonTransactions, daysAhead, schema, sampled prometheus.Gauge
 
@@ -96,8 +96,11 @@ func (m *metrics) gaugeQueues(gauges func(name, help string, labels ...string) *
 	m.queueDue = gauges("outbox_queue_jobs_due",
 		"Jobs that are due and wait for a worker, 0 while the queue is paused; beyond 100 queues as other.",
 		"queue")
+	m.queueUnhandled = gauges("outbox_queue_jobs_unhandled",
+		"Due jobs of the queue for whose kind none of its dispatchers has a handler, 0 while no dispatcher works the queue.",
+		"queue")
 	m.queueOldest = gauges("outbox_queue_oldest_due_age_seconds",
-		"Time since the queue's oldest waiting job became due, 0 when none is due or the queue is paused.",
+		"Time since the queue's oldest due job became due, unhandled jobs aside; 0 when none is due or the queue is paused.",
 		"queue")
 	m.queuePaused = gauges("outbox_queue_paused", "1 while the queue is paused, else 0.", "queue")
 	m.queueLimit = gauges("outbox_queue_limit",

@@ -35,7 +35,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			"Batches of which the sink has not accepted all, by the code of the first message that it did not accept.",
 			"code"),
 		refused: counter("outbox_relay_refused_total",
-			"Messages that the sink has refused, by code; after a crash some count twice. But for those that are dropped they are jobs then.", "code"),
+			"Messages that the sink has refused, by code; after a crash some count twice. Each becomes a job, except those whose route drops them.", "code"),
 		dropped: counter("outbox_relay_dropped_total",
 			"Messages that the sink has refused and whose route has onRefused: drop; after a crash some count twice."),
 		rewinds: counter("outbox_relay_rewinds_total",

@@ -66,7 +66,9 @@ func overview() *board {
 			chart("Attempts without success a second", plain,
 				rate(`outbox_dispatcher_attempts_total{outcome!="succeeded"}`, "outcome", "{{outcome}}")),
 			chart("Dead letters in an hour", plain,
-				`{{job_type}}: sum by (job_type) (increase(job_completed_total{status=~"failed|dead"}[1h]))`).
+				`{{job_type}}: sum by (job_type) (increase(job_completed_total{status=~"failed|dead"}[1h]))`,
+				"last lease lost: sum(increase(outbox_reaper_jobs_dead_total[1h]))",
+				"undecodable messages: sum(increase(outbox_bridge_undecodable_total[1h]))").
 				limited("PosthasteDeadLetters", 0),
 			chart("Leases lapsed and lost a second", plain,
 				"lapsed: sum(rate(outbox_reaper_leases_expired_total[$__rate_interval]))",
@@ -78,6 +80,7 @@ func overview() *board {
 			chart("99th percentile, by route", seconds, slowest("outbox_api_request_seconds", "route", "")),
 			chart("Refused with 429 a second", plain, "{{route}}: posthaste:api_refusals:rate5m").limited(
 				"PosthasteRefusals", 0),
+			chart("Share of 5xx", share, "errors: max(posthaste:api_errors:ratio5m)").limited("PosthasteAPIErrors", 0.05),
 		),
 		row("Processes",
 			chart("Versions", plain, "{{version}}: count by (version) (outbox_build_info)"),
@@ -96,7 +99,8 @@ func queuesAndKinds() *board {
 			labelVariable("kind", "Kind", "job_queue_depth", "job_type"),
 		},
 		row("Queues",
-			chart("Due jobs", plain, "{{queue}}: posthaste:jobs_due:max"+queue),
+			chart("Due jobs", plain, "{{queue}}: posthaste:jobs_due:max"+queue,
+				"{{queue}} without a handler: max by (queue) (outbox_queue_jobs_unhandled"+queue+")"),
 			chart("Oldest due job", seconds, "{{queue}}: posthaste:oldest_due_age_seconds:max"+queue).limited(
 				"PosthasteJobsWait", 60),
 			chart("Busy handlers", share, "{{queue}}: posthaste:slots_busy:ratio"+queue).limited("PosthasteSaturated",

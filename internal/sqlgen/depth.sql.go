@@ -113,14 +113,18 @@ WITH depth AS MATERIALIZED (
     SELECT workers.queues, workers.kinds
     FROM outbox.workers
     WHERE workers.seen_at > statement_timestamp() - $1::interval
+), job AS (
+    SELECT depth.queue, depth.kind, depth.waiting, depth.due, depth.oldest_due, depth.dead_letters, depth.blocked, depth.oldest_blocked, due > 0 AND NOT EXISTS (
+               SELECT FROM worker WHERE depth.queue = ANY (worker.queues) AND depth.kind = ANY (worker.kinds)) AS no_handler,
+           EXISTS (SELECT FROM worker WHERE depth.queue = ANY (worker.queues)) AS worked
+    FROM depth
 ), by_kind AS (
     SELECT kind, sum(waiting) AS waiting, sum(due) AS due, min(oldest_due) AS oldest_due, sum(dead_letters) AS dead_letters,
            sum(blocked) AS blocked, min(oldest_blocked) AS oldest_blocked,
-           coalesce(sum(due) FILTER (WHERE due > 0 AND NOT EXISTS (
-               SELECT FROM outbox.queues WHERE queues.queue = depth.queue AND queues.paused_at IS NOT NULL) AND NOT EXISTS (
-               SELECT FROM worker WHERE depth.queue = ANY (worker.queues) AND depth.kind = ANY (worker.kinds))), 0) AS unhandled,
+           coalesce(sum(due) FILTER (WHERE no_handler AND NOT EXISTS (
+               SELECT FROM outbox.queues WHERE queues.queue = job.queue AND queues.paused_at IS NOT NULL)), 0) AS unhandled,
            row_number() OVER (ORDER BY sum(waiting) DESC, kind) AS rank
-    FROM depth
+    FROM job
     GROUP BY kind
 ), named AS (
     SELECT queue, true AS first FROM outbox.queues WHERE paused_at IS NOT NULL OR limited
@@ -133,11 +137,15 @@ WITH depth AS MATERIALIZED (
            rule.rate / nullif(extract(epoch FROM rule.rate_interval), 0) AS per_second,
            coalesce(open.waiting, 0) AS waiting,
            CASE WHEN rule.paused_at IS NULL THEN coalesce(open.due, 0) ELSE 0 END AS due,
+           CASE WHEN rule.paused_at IS NULL THEN coalesce(open.unhandled, 0) ELSE 0 END AS unhandled,
            CASE WHEN rule.paused_at IS NULL THEN open.oldest_due END AS oldest_due,
            row_number() OVER (ORDER BY name.first DESC, open.due DESC NULLS LAST, name.queue) AS rank
     FROM (SELECT queue, bool_or(first) AS first FROM named GROUP BY queue) AS name
     LEFT JOIN outbox.queues AS rule ON rule.queue = name.queue
-    LEFT JOIN (SELECT queue, sum(waiting) AS waiting, sum(due) AS due, min(oldest_due) AS oldest_due FROM depth GROUP BY queue) AS open
+    LEFT JOIN (SELECT queue, sum(waiting) AS waiting, sum(due) AS due, sum(due) FILTER (WHERE no_handler AND worked) AS unhandled,
+                      min(oldest_due) FILTER (WHERE NOT (no_handler AND worked)) AS oldest_due
+               FROM job
+               GROUP BY queue) AS open
         ON open.queue = name.queue
 )
 SELECT 'kind'::text AS what, (CASE WHEN rank <= $2::integer THEN kind ELSE 'other' END)::text AS name,
@@ -150,7 +158,7 @@ FROM by_kind
 GROUP BY 2
 UNION ALL
 SELECT 'queue', CASE WHEN rank <= $2::integer THEN queue ELSE 'other' END,
-       sum(waiting)::bigint, sum(due)::bigint, 0, 0,
+       sum(waiting)::bigint, sum(due)::bigint, sum(unhandled)::bigint, 0,
        coalesce(extract(epoch FROM now() - min(oldest_due)), 0)::double precision, 0, 0,
        bool_and(paused), CASE WHEN count(*) = 1 THEN min(max_running) END, CASE WHEN count(*) = 1 THEN min(per_second) END::double precision
 FROM by_queue
@@ -177,8 +185,9 @@ type SampleDepthRow struct {
 // name other; and the same for queues, of which those that are worked, paused or limited come first. Dispatchers count
 // if they were seen within @fresh. It reads the whole table once. due and oldest_due_age_seconds of a paused queue are
 // 0. unhandled counts the due jobs, of queues that are not paused, for which no dispatcher of their queue has a
-// handler. Messages that a sink has not accepted are not due: the relay counts them, and a sink that is paused or
-// unavailable delays nobody else's jobs.
+// handler; of a queue, only while dispatchers work it, and such jobs do not make its oldest_due_age_seconds: they wait
+// for a deployment, and more workers of the same kind do not help them. Messages that a sink has not accepted are not
+// due: the relay counts them, and a sink that is paused or unavailable delays nobody else's jobs.
 func (q *Queries) SampleDepth(ctx context.Context, fresh pgtype.Interval, maxKinds int32) ([]SampleDepthRow, error) {
 	rows, err := q.db.Query(ctx, SampleDepth, fresh, maxKinds)
 	if err != nil {
