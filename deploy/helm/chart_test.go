@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,7 +79,7 @@ api:
 		"Deployment/api Deployment/control Deployment/dispatch Deployment/relay PodDisruptionBudget/api PodDisruptionBudget/control PodDisruptionBudget/dispatch PodDisruptionBudget/relay Service/api",
 	},
 	"behind a pooler": {
-		"database: {existingSecret: pg, urlKey: pooled, listenUrlKey: direct, migrateUrlKey: owner, apiUrlKey: api}\nrelay: {enabled: true, existingSecret: r}\napi: {enabled: true}",
+		"database: {existingSecret: pg, urlKey: pooled, listenUrlKey: direct, migrateUrlKey: owner, apiUrlKey: api}\nrelay: {enabled: true, existingSecret: r, checksum: 0a}\napi: {enabled: true}",
 		"Deployment/api Deployment/control Deployment/dispatch Deployment/relay PodDisruptionBudget/api PodDisruptionBudget/control PodDisruptionBudget/dispatch PodDisruptionBudget/relay Service/api",
 	},
 	"with files": {
@@ -181,7 +183,7 @@ func checkDeployment(t *testing.T, name string, d *apps.Deployment, objects map[
 	checkStop(t, name, pod)
 	component := d.Spec.Selector.MatchLabels["app.kubernetes.io/component"]
 	pdb, ok := objects["PodDisruptionBudget/"+component].(*policy.PodDisruptionBudget)
-	if !ok || pdb.Spec.MaxUnavailable.IntValue() != 1 || !maps.Equal(pdb.Spec.Selector.MatchLabels, d.Spec.Selector.MatchLabels) {
+	if !ok || pdb.Spec.MaxUnavailable.IntValue() != 1 || *pdb.Spec.UnhealthyPodEvictionPolicy != policy.AlwaysAllow || !maps.Equal(pdb.Spec.Selector.MatchLabels, d.Spec.Selector.MatchLabels) {
 		t.Errorf("%s: its disruption budget is %+v", name, pdb)
 	}
 	for label, value := range d.Spec.Selector.MatchLabels {
@@ -251,6 +253,15 @@ func TestWhatTheValuesSay(t *testing.T) {
 			t.Errorf("%s: %s of %s is %q, want %q", of.set, of.name, of.component, got, of.want)
 		}
 	}
+	for name, want := range map[string]string{"the least": "", "placed": "", "behind a pooler": "0a"} {
+		annotations := deployment(name, "dispatch").Spec.Template.Annotations
+		if got := annotations["checksum/relay"]; got != want || name == "placed" && annotations["a"] != "1" {
+			t.Errorf("%s: the pods of dispatch have the annotations %v, want checksum/relay %q", name, annotations, want)
+		}
+	}
+	if got := deployment("behind a pooler", "control").Spec.Template.Annotations; len(got) != 0 {
+		t.Errorf("the pods of control, which have no relay.yaml, have the annotations %v", got)
+	}
 	migrate := deployment("behind a pooler", "dispatch").Spec.Template.Spec.InitContainers[0]
 	if got := strings.Join(migrate.Args, " ") + " on " + env(migrate)["OUTBOX_DATABASE_URL"]; got != "migrate up --wait=10m on pg/owner" {
 		t.Errorf("the init container does %s", got)
@@ -268,16 +279,62 @@ func TestWhatTheValuesSay(t *testing.T) {
 
 // KEDA starts pods for jobs of the queues that the pods work, and for no others.
 func TestKEDACountsTheQueuesOfItsPods(t *testing.T) {
-	for queues, want := range map[string]string{
-		"":                            `sum(max by (queue) (outbox_queue_jobs_due{namespace="jobs",queue=~"default"}))`,
-		"mail":                        `sum(max by (queue) (outbox_queue_jobs_due{namespace="jobs",queue=~"mail"}))`,
-		"default=64, mail.bulk=8,a_b": `sum(max by (queue) (outbox_queue_jobs_due{namespace="jobs",queue=~"default|mail\\.bulk|a_b"}))`,
+	for queues, of := range map[string]string{
+		"":                            `{namespace="jobs",queue=~"default"}`,
+		"mail":                        `{namespace="jobs",queue=~"mail"}`,
+		"default=64, mail.bulk=8,a_b": `{namespace="jobs",queue=~"default|mail\\.bulk|a_b"}`,
 	} {
-		objects := decoded(t, rendered(t, sets["keda, to zero"].values+"\ndispatch: {queues: '"+queues+"'}"))
-		got := objects["ScaledObject/dispatch"].(*scaledObject).Spec.Triggers[0].Metadata["query"]
-		if got != want {
+		const due = "(max by (queue) (outbox_queue_jobs_dueOF) - max by (queue) (outbox_queue_jobs_unhandledOF))"
+		want := strings.ReplaceAll("sum(clamp_min("+due+", 0) unless on (queue) outbox_queue_limitOF or clamp("+due+", 0, 1))", "OF", of)
+		if got := kedaQuery(t, queues); got != want {
 			t.Errorf("of the queues %q: %s, want %s", queues, got, want)
 		}
+	}
+}
+
+func kedaQuery(t *testing.T, queues string) string {
+	t.Helper()
+	objects := decoded(t, rendered(t, sets["keda, to zero"].values+"\ndispatch: {queues: '"+queues+"'}"))
+	return objects["ScaledObject/dispatch"].(*scaledObject).Spec.Triggers[0].Metadata["query"]
+}
+
+// promtool evaluates the query: jobs count that more pods could run, and those of a limited queue, or of one that is at
+// its limit and more, as one.
+func TestKEDACountsJobsThatMorePodsCouldRun(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil && os.Getenv("POSTHASTE_PROMETHEUS") == "required" {
+		t.Fatal("promtool is not installed, and POSTHASTE_PROMETHEUS=required: apt-get install prometheus")
+	} else if err != nil {
+		t.Skip("promtool is not installed: apt-get install prometheus")
+	}
+	series := func(name, queue, value string) string {
+		return fmt.Sprintf("      - {series: '%s{namespace=\"jobs\",queue=\"%s\"%s}', values: '%s'}\n", name, queue, map[bool]string{true: `,limit="rate"`}[strings.HasSuffix(name, "limit")], value)
+	}
+	var tests strings.Builder
+	tests.WriteString("tests:\n")
+	for _, of := range []struct {
+		series string
+		want   int
+	}{
+		{series("outbox_queue_jobs_due", "default", "700") + series("outbox_queue_jobs_unhandled", "default", "0"), 700},
+		{series("outbox_queue_jobs_due", "default", "700") + series("outbox_queue_jobs_unhandled", "default", "500"), 200},
+		{series("outbox_queue_jobs_due", "default", "3") + series("outbox_queue_jobs_unhandled", "default", "5"), 0}, // of two samples
+		{series("outbox_queue_jobs_due", "default", "700") + series("outbox_queue_jobs_unhandled", "default", "0") + series("outbox_queue_limit", "default", "5"), 1},
+		{series("outbox_queue_jobs_due", "default", "0") + series("outbox_queue_jobs_unhandled", "default", "0") + series("outbox_queue_limit", "default", "5"), 0},
+		{series("outbox_queue_jobs_due", "default", "700") + series("outbox_queue_jobs_unhandled", "default", "0") + series("outbox_queue_limit", "default", "5") +
+			series("outbox_queue_jobs_due", "mail", "30") + series("outbox_queue_jobs_unhandled", "mail", "0"), 31},
+		{series("outbox_queue_jobs_due", "other", "700") + series("outbox_queue_jobs_unhandled", "other", "0") +
+			series("outbox_queue_jobs_due", "mail", "0") + series("outbox_queue_jobs_unhandled", "mail", "0"), 0},
+	} {
+		fmt.Fprintf(&tests, "  - interval: 1m\n    input_series:\n%s    promql_expr_test:\n      - expr: '%s'\n        eval_time: 0m\n        exp_samples: [{value: %d}]\n",
+			of.series, kedaQuery(t, "default,mail"), of.want)
+	}
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "keda_test.yml"), []byte(tests.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), promtool, "test", "rules", filepath.Join(folder, "keda_test.yml")).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 
