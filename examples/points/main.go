@@ -7,17 +7,21 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/posthaste-dev/posthaste/inbox"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // The consumer's database has its own table and those of inbox.DDL, and nothing else of Posthaste.
@@ -51,9 +55,10 @@ func run(ctx context.Context, databaseURL, natsURL string) error {
 		return err
 	}
 	consumer, err := js.CreateOrUpdateConsumer(ctx, "SHOP", jetstream.ConsumerConfig{
-		Durable:   "points",
-		AckPolicy: jetstream.AckExplicitPolicy,
-		AckWait:   2 * time.Second, // a message that is not acknowledged by then is delivered again
+		Durable:       "points",
+		FilterSubject: "shop.order.paid.>", // the stream has the shop's other events, too
+		AckPolicy:     jetstream.AckExplicitPolicy,
+		AckWait:       2 * time.Second, // a message that is not acknowledged by then is delivered again
 	})
 	if err != nil {
 		return err
@@ -61,7 +66,8 @@ func run(ctx context.Context, databaseURL, natsURL string) error {
 	return consume(ctx, db, consumer)
 }
 
-// consume credits messages until ctx ends or one fails. What is not acknowledged is delivered again.
+// consume credits messages until ctx ends, or the broker or the database fails. What is not acknowledged is delivered
+// again, except a message that could never be credited.
 func consume(ctx context.Context, db *pgxpool.Pool, consumer jetstream.Consumer) error {
 	for ctx.Err() == nil {
 		m, err := consumer.Next(jetstream.FetchContext(ctx))
@@ -71,30 +77,48 @@ func consume(ctx context.Context, db *pgxpool.Pool, consumer jetstream.Consumer)
 		if err != nil {
 			return err
 		}
-		if err := credit(ctx, db, m); err != nil {
-			return err
+		err = credit(ctx, db, m)
+		if hopeless(err) {
+			log.Printf("not credited: message %q of %s: %v", m.Headers().Get(jetstream.MsgIDHeader), m.Subject(), err)
+			err = m.Term() // it is not delivered again
+		} else if err == nil {
+			err = m.Ack()
 		}
-		if err := m.Ack(); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+var errMalformed = errors.New("not an order that was paid")
+
+// hopeless reports whether the next delivery of a message would fail like this one, and the program with it: it cannot
+// be decoded, has no id, or has a value that Postgres does not accept (SQLSTATE 22…).
+func hopeless(err error) bool {
+	var badID *outbox.InvalidError
+	var badValue *pgconn.PgError
+	return errors.Is(err, errMalformed) || errors.As(err, &badID) ||
+		errors.As(err, &badValue) && strings.HasPrefix(badValue.Code, "22")
+}
+
 // credit gives a customer a point for each cent of a paid order, once, however often the message is delivered. It
 // returns nil if the message may be acknowledged.
 func credit(ctx context.Context, db *pgxpool.Pool, m jetstream.Msg) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		first, err := inbox.Once(ctx, tx, "points", m.Headers().Get("Nats-Msg-Id"))
+		first, err := inbox.Once(ctx, tx, "points", m.Headers().Get(jetstream.MsgIDHeader))
 		if err != nil || !first {
 			return err
 		}
 		var paid struct {
 			Customer string
-			Cents    int
+			Cents    int32
 		}
 		if err := json.Unmarshal(m.Data(), &paid); err != nil {
-			return err
+			return fmt.Errorf("%w: %w", errMalformed, err)
+		}
+		if paid.Customer == "" || paid.Cents <= 0 {
+			return errMalformed
 		}
 		_, err = tx.Exec(ctx,
 			`INSERT INTO points VALUES ($1, $2) ON CONFLICT (customer) DO UPDATE SET points = points.points + $2`,
