@@ -197,8 +197,7 @@ sbom: release ## beside each released binary what it is made of: posthaste.cdx.j
 .PHONY: image
 image: sbom ## bin/image, an OCI layout, and bin/image.tar for docker load, made without an engine; prints the digests
 	@CGO_ENABLED=1 $(GO) run -C deploy/release ./image -out $(CURDIR)/bin/image -version $(VERSION) \
-		-revision "$(REVISION)" -doc $(CURDIR)/LICENSE \
-		-doc $(CURDIR)/bin/release/$(subst /,_,$(firstword $(PLATFORMS)))/THIRD_PARTY.txt \
+		-revision "$(REVISION)" -doc $(CURDIR)/LICENSE -docs image \
 		$(foreach p,$(PLATFORMS),$(p)=$(CURDIR)/bin/release/$(subst /,_,$(p))/posthaste) >bin/image.digest
 	@cat bin/image.digest
 

@@ -19,7 +19,7 @@ import (
 func (p *program) docsCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "docs",
-		Usage:     "serve the manual of this build, or print a page of it",
+		Usage:     "serve the manual that this build embeds, or print a page of it",
 		ArgsUsage: "[PAGE]",
 		Description: `Without PAGE it serves the manual as a web site until Ctrl-C; the site loads nothing from
 elsewhere. With PAGE it prints that page as Markdown: "posthaste docs operate/operations".

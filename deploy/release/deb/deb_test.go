@@ -57,6 +57,9 @@ func TestDpkgReadsThePackage(t *testing.T) {
 	if got := dpkg("--info", deb, "conffiles"); got != "/etc/posthaste/posthaste.env" {
 		t.Errorf("an upgrade leaves alone %q", got)
 	}
+	if got := dpkg("--info", deb, "prerm"); got != strings.TrimSpace(stop) {
+		t.Errorf("before it is removed it runs %q", got)
+	}
 	dpkg("--extract", deb, root)
 	for name, from := range map[string]string{
 		"usr/lib/systemd/system/posthaste.service": "../../systemd/posthaste.service", "etc/posthaste/posthaste.env": "../../systemd/posthaste.env",
@@ -74,6 +77,30 @@ func TestDpkgReadsThePackage(t *testing.T) {
 		if info, err := os.Stat(filepath.Join(root, name)); err != nil || info.Mode() != want {
 			t.Errorf("%s: %v, %v, want mode %v", name, info, err, want)
 		}
+	}
+}
+
+// A package that is removed stops and disables its service; one that is upgraded does not.
+func TestTheServiceEndsWithThePackage(t *testing.T) {
+	bin := t.TempDir()
+	log := filepath.Join(bin, "log")
+	for name, text := range map[string]string{
+		"systemctl": "#!/bin/sh\necho \"$@\" >>" + log + "\nexit 1\n", // such as the unit is not loaded
+		"prerm":     stop,
+	} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{{"upgrade", "0.2.0"}, {"remove"}, {"deconfigure"}} {
+		cmd := exec.Command("/bin/sh", append([]string{filepath.Join(bin, "prerm")}, args...)...)
+		cmd.Env = []string{"PATH=" + bin}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("prerm %s: %v\n%s", args, err, out)
+		}
+	}
+	if got, err := os.ReadFile(log); err != nil || string(got) != "disable --now posthaste.service\n" {
+		t.Errorf("systemctl was called with %q, %v", got, err)
 	}
 }
 

@@ -68,6 +68,7 @@ func run(source, version, licences, out, pair string) error {
 		{"control", 0o644, fmt.Appendf(nil, control, debianVersion(version), arch, size/1024)},
 		{"conffiles", 0o644, []byte("/etc/posthaste/posthaste.env\n")},
 		{"postinst", 0o755, []byte(reload)},
+		{"prerm", 0o755, []byte(stop)},
 		{"postrm", 0o755, []byte(reload)},
 	})
 	if err != nil {
@@ -96,6 +97,14 @@ Description: transactional outbox and job dispatcher for Postgres
 const reload = `#!/bin/sh
 set -e
 if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+`
+
+// stop ends and disables the service before the package is removed; otherwise the process would go on without its
+// files, and a link to the unit would stay. An upgrade leaves it running: systemctl restart posthaste takes the new
+// program.
+const stop = `#!/bin/sh
+set -e
+if [ "$1" = remove ] && command -v systemctl >/dev/null; then systemctl disable --now posthaste.service || true; fi
 `
 
 // since matches the output of git describe for commits after a release.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -68,6 +69,49 @@ func TestTheSchemaKnowsEveryField(t *testing.T) {
 	} {
 		if bad == good || validate(bad) == nil {
 			t.Errorf("a misspelt field of %s was accepted", of)
+		}
+	}
+}
+
+// An archive has the files that somebody needs who has no clone, and each of them exists. Before anything is built, the
+// manual that the program embeds is compared with its pages.
+func TestWhatIsReleased(t *testing.T) {
+	t.Parallel()
+	var made struct {
+		Before   struct{ Hooks []string }
+		Archives []struct{ Files []struct{ Src, Dst string } }
+	}
+	if err := yaml.Unmarshal([]byte(config(t)), &made); err != nil || len(made.Archives) != 1 {
+		t.Fatalf("%d archives, want 1, %v", len(made.Archives), err)
+	}
+	if !slices.Equal(made.Before.Hooks, []string{"make docs FRESH=1"}) || !strings.Contains(read(t, "../../../Makefile"), "$(if $(FRESH),-fresh)") {
+		t.Errorf("before a release it runs %q, which does not compare the manual with its pages", made.Before.Hooks)
+	}
+	var packed []string
+	for _, f := range made.Archives[0].Files {
+		if strings.Contains(f.Src, "{{") { // a step before has made it
+			continue
+		}
+		found, err := filepath.Glob("../../../" + f.Src)
+		if err != nil || len(found) == 0 {
+			t.Errorf("nothing is %s (%v)", f.Src, err)
+		}
+		for _, at := range found {
+			err := filepath.WalkDir(at, func(path string, _ os.DirEntry, err error) error {
+				packed = append(packed, strings.TrimPrefix(filepath.ToSlash(path), "../../../"))
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for _, want := range []string{
+		"LICENSE", "deploy/systemd/posthaste.service", "deploy/systemd/posthaste.env", "deploy/compose.yaml", "deploy/helm/posthaste/Chart.yaml",
+		"deploy/helm/posthaste/templates/deployments.yaml", "deploy/prometheus/posthaste.rules.yml", "deploy/grafana/posthaste-overview.json",
+	} {
+		if !slices.Contains(packed, want) {
+			t.Errorf("an archive lacks %s", want)
 		}
 	}
 }

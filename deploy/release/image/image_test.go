@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
 // made returns the image of a program, built in a folder of its own from a file of that age, and the digest of the
@@ -22,8 +23,15 @@ import (
 func made(t *testing.T, program string, age time.Duration) (v1.Image, v1.Hash) {
 	t.Helper()
 	dir := t.TempDir()
-	binary, licence := filepath.Join(dir, "posthaste-of-today"), filepath.Join(dir, "LICENSE")
-	for file, text := range map[string]string{binary: program, licence: "ours"} {
+	arm, amd, licence := filepath.Join(dir, "arm", "posthaste-of-today"), filepath.Join(dir, "amd", "posthaste-of-today"), filepath.Join(dir, "LICENSE")
+	for file, text := range map[string]string{
+		arm: program, filepath.Join(dir, "arm", "image", "THIRD_PARTY.txt"): "parts of arm64",
+		amd: program, filepath.Join(dir, "amd", "image", "THIRD_PARTY.txt"): "parts of amd64",
+		licence: "ours",
+	} {
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -32,8 +40,12 @@ func made(t *testing.T, program string, age time.Duration) (v1.Image, v1.Hash) {
 		}
 	}
 	out := filepath.Join(dir, "image")
-	if err := run(options{out: out, version: "v1", revision: "abc", docs: []string{licence}, binaries: []string{"linux/arm64=" + binary, "linux/amd64=" + binary}}); err != nil {
+	if err := run(options{out: out, version: "v1.2.3", revision: "abc", docs: []string{licence}, beside: "image", binaries: []string{"linux/arm64=" + arm, "linux/amd64=" + amd}}); err != nil {
 		t.Fatal(err)
+	}
+	loaded, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(out + ".tar") })
+	if err != nil || len(loaded) != 1 || !slices.Equal(loaded[0].RepoTags, []string{"posthaste:1.2.3"}) {
+		t.Errorf("docker load gets %+v, %v", loaded, err)
 	}
 	index, err := layout.ImageIndexFromPath(out)
 	if err != nil {
@@ -55,6 +67,14 @@ func made(t *testing.T, program string, age time.Duration) (v1.Image, v1.Hash) {
 		t.Fatal(err)
 	}
 	return image, digest
+}
+
+func TestTheTagHasNoV(t *testing.T) {
+	for version, want := range map[string]string{"v0.1.0": "0.1.0", "v0.1.0-3-gabc-dirty": "0.1.0-3-gabc-dirty", "0.1.0": "0.1.0", "1f2e3d": "1f2e3d", "devel": "devel"} {
+		if got := (options{version: version}).tag(); got != want {
+			t.Errorf("the tag of %s is %s, want %s", version, got, want)
+		}
+	}
 }
 
 // The digest depends on the content alone, not on place and time.
@@ -110,10 +130,15 @@ func TestWhatIsInTheImage(t *testing.T) {
 				t.Errorf("the certificates cannot be read: %v", err)
 			}
 		}
+		if h.Name == "usr/share/doc/posthaste/THIRD_PARTY.txt" {
+			if text, err := io.ReadAll(r); err != nil || string(text) != "parts of arm64" {
+				t.Errorf("the image of arm64 has the licences %q, %v", text, err)
+			}
+		}
 	}
 	want := []string{
 		"posthaste", "etc/", "etc/ssl/", "etc/ssl/certs/", "etc/ssl/certs/ca-certificates.crt",
-		"usr/", "usr/share/", "usr/share/doc/", "usr/share/doc/posthaste/", "usr/share/doc/posthaste/LICENSE",
+		"usr/", "usr/share/", "usr/share/doc/", "usr/share/doc/posthaste/", "usr/share/doc/posthaste/LICENSE", "usr/share/doc/posthaste/THIRD_PARTY.txt",
 	}
 	if !slices.Equal(names, want) {
 		t.Errorf("the image has %q, want %q", names, want)
@@ -139,7 +164,7 @@ func TestHowTheImageRuns(t *testing.T) {
 	if got := strings.Join(c.Healthcheck.Test, " "); got != "CMD /posthaste healthcheck" {
 		t.Errorf("its health is asked by %q", got)
 	}
-	for label, want := range map[string]string{"version": "v1", "revision": "abc", "licenses": "MIT"} {
+	for label, want := range map[string]string{"version": "1.2.3", "revision": "abc", "licenses": "MIT"} {
 		if got := c.Labels["org.opencontainers.image."+label]; got != want {
 			t.Errorf("label %s is %q, want %q", label, got, want)
 		}

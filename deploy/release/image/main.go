@@ -3,6 +3,8 @@
 //
 //	image -out bin/image -version v0.1.0 -revision 1f2e… -doc LICENSE linux/amd64=bin/release/linux_amd64/posthaste
 //
+// The image of version v0.1.0 has the tag 0.1.0, as the chart and the compose file name it.
+//
 // It writes an OCI layout of all platforms to the folder of -out and, next to it, an archive of the first platform for
 // docker load, with ".tar" appended to the name. It prints the digest and the size in a registry for each platform.
 package main
@@ -11,6 +13,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -26,18 +31,20 @@ import (
 type options struct {
 	out, version, revision string
 	docs                   []string
+	beside                 string
 	binaries               []string // PLATFORM=FILE
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.out, "out", "bin/image", "`FOLDER` of the layout")
-	flag.StringVar(&o.version, "version", "devel", "`VERSION` for the label and the tag")
+	flag.StringVar(&o.version, "version", "devel", "`VERSION` for the label and the tag, as v0.1.0")
 	flag.StringVar(&o.revision, "revision", "", "`COMMIT` for the label")
 	flag.Func("doc", "`FILE` for /usr/share/doc/posthaste, repeated", func(v string) error {
 		o.docs = append(o.docs, v)
 		return nil
 	})
+	flag.StringVar(&o.beside, "docs", "", "`FOLDER` beside each binary whose files are for its /usr/share/doc/posthaste")
 	flag.Parse()
 	o.binaries = flag.Args()
 	if err := run(o); err != nil {
@@ -80,7 +87,18 @@ func run(o options) error {
 
 // image builds the image of one platform and prints its size. It also writes the archive for "docker load".
 func (o options) image(platform v1.Platform, binary string, archived bool) (v1.Image, error) {
-	all, err := files(binary, o.docs)
+	docs := slices.Clone(o.docs)
+	if o.beside != "" { // what is linked differs between platforms, and so do the licences
+		own, err := filepath.Glob(filepath.Join(filepath.Dir(binary), o.beside, "*"))
+		if err != nil {
+			return nil, err
+		}
+		if len(own) == 0 {
+			return nil, fmt.Errorf("no file is in %s beside %s", o.beside, binary)
+		}
+		docs = append(docs, own...)
+	}
+	all, err := files(binary, docs)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +115,7 @@ func (o options) image(platform v1.Platform, binary string, archived bool) (v1.I
 	if err != nil {
 		return nil, err
 	}
-	image, err := build(platform, layer, o.version, o.revision)
+	image, err := build(platform, layer, o.tag(), o.revision)
 	if err != nil {
 		return nil, err
 	}
@@ -113,17 +131,28 @@ func (o options) image(platform v1.Platform, binary string, archived bool) (v1.I
 	return image, nil
 }
 
+// released matches the versions of which Go writes a v before the number.
+var released = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.`)
+
+// tag is the version as images, charts and Debian write it: without the v.
+func (o options) tag() string {
+	if released.MatchString(o.version) {
+		return o.version[1:]
+	}
+	return o.version
+}
+
 // archive writes the archive for "docker load", with the same files and the same configuration.
 func (o options) archive(platform v1.Platform, raw []byte) error {
 	layer, err := plain(raw)
 	if err != nil {
 		return err
 	}
-	image, err := build(platform, layer, o.version, o.revision)
+	image, err := build(platform, layer, o.tag(), o.revision)
 	if err != nil {
 		return err
 	}
-	tag, err := name.NewTag("posthaste:" + o.version)
+	tag, err := name.NewTag("posthaste:" + o.tag())
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,9 @@
 //
 //	parts -source ../.. -out bin/release/linux_amd64 bin/release/linux_amd64/posthaste
 //
+// The folder image in -out has the same two files for the container image, which has Mozilla's root certificates as
+// well.
+//
 // It fails if a part has no known licence, or one that requires more than attribution.
 package main
 
@@ -12,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 func main() {
@@ -38,11 +42,28 @@ func run(source, out, version, binary string) error {
 	if err != nil {
 		return err
 	}
+	certificates, err := roots(source, info)
+	if err != nil {
+		return err
+	}
 	parts = append(parts, embedded...)
-	for i := range parts {
-		if err := parts[i].classify(); err != nil {
+	all := append(slices.Clone(parts), certificates)
+	for i := range all {
+		if err := all[i].classify(); err != nil {
 			return err
 		}
+	}
+	parts = all[:len(parts)]
+	if err := write(parts, version, out); err != nil {
+		return err
+	}
+	return write(all, version, filepath.Join(out, "image"))
+}
+
+// write writes the two lists of parts to a folder.
+func write(parts []part, version, out string) error {
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
 	}
 	if err := os.WriteFile(filepath.Join(out, "THIRD_PARTY.txt"), notices(parts), 0o644); err != nil {
 		return err
@@ -54,6 +75,7 @@ func run(source, out, version, binary string) error {
 	if err := os.WriteFile(filepath.Join(out, "posthaste.cdx.json"), bom, 0o644); err != nil {
 		return err
 	}
-	fmt.Printf("%d parts  %s/THIRD_PARTY.txt %s/posthaste.cdx.json\n", len(parts), out, out)
+	// make image prints the digests of the image, and nothing else.
+	fmt.Fprintf(os.Stderr, "%d parts  %s/THIRD_PARTY.txt %s/posthaste.cdx.json\n", len(parts), out, out)
 	return nil
 }

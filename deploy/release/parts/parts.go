@@ -87,6 +87,23 @@ func linked(source string, info *debug.BuildInfo) (map[string][]string, error) {
 	return all, nil
 }
 
+// certificates is the module with Mozilla's roots, which the image has as a file (deploy/release/image).
+const certificates = "golang.org/x/crypto/x509roots/fallback"
+
+// roots returns that module in the version that packs the image.
+func roots(source string, info *debug.BuildInfo) (part, error) {
+	out, err := command(filepath.Join(source, "deploy", "release"), info, "list", "-m", "-f", "{{.Version}}\t{{.Dir}}", certificates)
+	if err != nil {
+		return part{}, err
+	}
+	version, folder, _ := strings.Cut(strings.TrimSpace(string(out)), "\t")
+	if folder == "" { // it is not fetched yet
+		return part{}, fmt.Errorf("%s %s is not in the module cache: go mod download", certificates, version)
+	}
+	files, err := licencesOf(folder)
+	return part{name: certificates, version: version, purl: "pkg:golang/" + certificates + "@" + version, files: files}, err
+}
+
 // command runs go in the source's folder, for the platform and with the toolchain of the binary.
 func command(source string, info *debug.BuildInfo, args ...string) ([]byte, error) {
 	cmd := exec.Command("go", args...)

@@ -27,29 +27,14 @@ func TestEveryPartIsListed(t *testing.T) {
 	if err := run(source, dir, "v1", binary); err != nil {
 		t.Fatal(err)
 	}
-	texts, err := os.ReadFile(filepath.Join(dir, "THIRD_PARTY.txt"))
-	if err != nil {
-		t.Fatal(err)
+	texts, listed := lists(t, dir)
+	inImage, listedInImage := lists(t, filepath.Join(dir, "image"))
+	only := slices.DeleteFunc(slices.Clone(listedInImage), func(name string) bool { return slices.Contains(listed, name) })
+	if len(listedInImage) != len(listed)+1 || len(only) != 1 || !strings.HasPrefix(only[0], certificates+" v") {
+		t.Errorf("the image has %q as well, want %s", only, certificates)
 	}
-	list, err := os.ReadFile(filepath.Join(dir, "posthaste.cdx.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var bom struct {
-		Components []struct {
-			Name, Version, Purl string
-			Licenses            []struct{ License struct{ ID string } }
-		}
-	}
-	if err := json.Unmarshal(list, &bom); err != nil {
-		t.Fatal(err)
-	}
-	var listed []string
-	for _, c := range bom.Components {
-		if len(c.Licenses) == 0 || c.Purl == "" {
-			t.Errorf("%s %s has no licence or no purl", c.Name, c.Version)
-		}
-		listed = append(listed, c.Name+" "+c.Version)
+	if _, text, ok := strings.Cut(inImage, "\n"+only[0]+"\n\n"); !ok || !strings.HasPrefix(text, "Copyright") {
+		t.Errorf("the image's THIRD_PARTY.txt has no licence of %s", only[0])
 	}
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
@@ -66,10 +51,39 @@ func TestEveryPartIsListed(t *testing.T) {
 		if !slices.Contains(listed, w) {
 			t.Errorf("%s is not in the bill of materials", w)
 		}
-		if _, text, ok := strings.Cut(string(texts), "\n"+w+"\n\n"); !ok || !strings.Contains(strings.ToLower(text[:min(len(text), 3000)]), "licen") && !strings.Contains(text[:min(len(text), 500)], "Copyright") {
+		if _, text, ok := strings.Cut(texts, "\n"+w+"\n\n"); !ok || !strings.Contains(strings.ToLower(text[:min(len(text), 3000)]), "licen") && !strings.Contains(text[:min(len(text), 500)], "Copyright") {
 			t.Errorf("%s has no licence in THIRD_PARTY.txt", w)
 		}
 	}
+}
+
+// lists returns THIRD_PARTY.txt of a folder, and the parts of its bill of materials.
+func lists(t *testing.T, dir string) (texts string, listed []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "THIRD_PARTY.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := os.ReadFile(filepath.Join(dir, "posthaste.cdx.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bom struct {
+		Components []struct {
+			Name, Version, Purl string
+			Licenses            []struct{ License struct{ ID string } }
+		}
+	}
+	if err := json.Unmarshal(list, &bom); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range bom.Components {
+		if len(c.Licenses) == 0 || c.Purl == "" {
+			t.Errorf("%s %s has no licence or no purl", c.Name, c.Version)
+		}
+		listed = append(listed, c.Name+" "+c.Version)
+	}
+	return string(text), listed
 }
 
 // The listed npm packages are those in the sources.

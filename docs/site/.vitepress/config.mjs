@@ -75,6 +75,22 @@ function vueOutside(id, _, { ssr }) {
 	return ssr && /^vue(\/|$)/.test(id) ? { id, external: true } : null
 }
 
+// Each npm package whose code or style is in the site is listed with its licence in deploy/release/parts/assets.txt.
+function parts() {
+	const assets = readFileSync(join(docs, '..', 'deploy/release/parts/assets.txt'), 'utf8')
+	const listed = [...assets.matchAll(/^(@?[^@# ]+)@\S+ /gm)].map((m) => m[1])
+	return {
+		name: 'parts-are-listed',
+		generateBundle(_, bundle) {
+			const bundled = Object.values(bundle).flatMap((chunk) => Object.entries(chunk.modules ?? {}))
+				.filter(([id, module]) => module.renderedLength > 0 || id.split('?')[0].endsWith('.css'))
+				.map(([id]) => /.*\/node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(id)?.[1])
+			const missing = [...new Set(bundled)].filter((name) => name && !listed.includes(name))
+			if (missing.length) this.error(`the site has code of ${missing.sort().join(', ')}: list it in deploy/release/parts/assets.txt`)
+		},
+	}
+}
+
 export default {
 	lang: 'en',
 	title: 'Posthaste',
@@ -85,7 +101,7 @@ export default {
 	rewrites: { 'README.md': 'index.md' },
 	cleanUrls: true,
 	metaChunk: true,
-	vite: { plugins: [{ name: 'vue-of-this-folder', enforce: 'pre', resolveId: vueOutside }] },
+	vite: { plugins: [{ name: 'vue-of-this-folder', enforce: 'pre', resolveId: vueOutside }, parts()] },
 	lastUpdated: false,
 	// The usual themes have colours that are too faint on the background of blocks (console/browsertest).
 	markdown: {
