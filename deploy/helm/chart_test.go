@@ -318,7 +318,8 @@ func TestKEDACountsJobsThatMorePodsCouldRun(t *testing.T) {
 	}{
 		{series("outbox_queue_jobs_due", "default", "700") + series("outbox_queue_jobs_unhandled", "default", "0"), 700},
 		{series("outbox_queue_jobs_due", "default", "700") + series("outbox_queue_jobs_unhandled", "default", "500"), 200},
-		{series("outbox_queue_jobs_due", "default", "3") + series("outbox_queue_jobs_unhandled", "default", "5"), 0}, // of two samples
+		// These are of two samples.
+		{series("outbox_queue_jobs_due", "default", "3") + series("outbox_queue_jobs_unhandled", "default", "5"), 0},
 		{series("outbox_queue_jobs_due", "default", "700") + series("outbox_queue_jobs_unhandled", "default", "0") + series("outbox_queue_limit", "default", "5"), 1},
 		{series("outbox_queue_jobs_due", "default", "0") + series("outbox_queue_jobs_unhandled", "default", "0") + series("outbox_queue_limit", "default", "5"), 0},
 		{series("outbox_queue_jobs_due", "default", "700") + series("outbox_queue_jobs_unhandled", "default", "0") + series("outbox_queue_limit", "default", "5") +

@@ -134,7 +134,7 @@ func (o options) image(platform v1.Platform, binary string, archived bool) (v1.I
 // released matches the versions of which Go writes a v before the number.
 var released = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.`)
 
-// tag is the version as images, charts and Debian write it: without the v.
+// tag returns the version as images, charts and Debian write it: without the v.
 func (o options) tag() string {
 	if released.MatchString(o.version) {
 		return o.version[1:]
