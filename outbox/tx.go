@@ -33,8 +33,8 @@ type producerTx struct {
 	// deferOff is set by Begin, Conn and LargeObjects: statements may bypass this type, so nothing is deferred.
 	deferOff bool
 
-	// aborted is set when Postgres refused a statement before it had seen BEGIN: the error after which a transaction
-	// accepts nothing but ROLLBACK.
+	// aborted is set when a batch failed and Postgres does not know: the error after which a transaction accepts nothing
+	// but ROLLBACK.
 	aborted error
 }
 
@@ -43,6 +43,7 @@ type queued struct {
 	verb, name string // "enqueue" and the kind, or "publish" and the topic
 	sql        string
 	args       []any
+	size       int // of the payload
 
 	plain *sqlgen.EnqueueJobParams // the job, if any worker can start it at once; nil otherwise
 	own   engine.Reservation       // the worker for which the same statement claims it; nil if none
@@ -67,23 +68,22 @@ const plainColumns = engine.QueueColumn | engine.PriorityColumn | engine.MaxAtte
 
 // deferJob returns a DB that defers the INSERT of a job.
 func (t *producerTx) deferJob(job *sqlgen.EnqueueJobParams) DB {
-	q := queued{verb: "enqueue", name: job.Kind}
+	q := queued{verb: "enqueue", name: job.Kind, size: len(job.Payload)}
 	if engine.ColumnsOf(job)&^plainColumns == 0 {
 		q.plain = job
 	}
-	return &deferral{t, q, len(job.Payload)}
+	return &deferral{t, q}
 }
 
 // deferEvent returns a DB that defers the INSERT of an event, as deferJob's does that of a job.
-func (t *producerTx) deferEvent(event *eventRow) DB {
-	return &deferral{t, queued{verb: "publish", name: event.Topic}, len(event.Payload)}
+func (t *producerTx) deferEvent(row *eventRow) DB {
+	return &deferral{t, queued{verb: "publish", name: row.Topic, size: len(row.Payload)}}
 }
 
 // deferral is a producerTx with an Exec that defers its statement.
 type deferral struct {
 	*producerTx
 	queued queued
-	size   int
 }
 
 func (d *deferral) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
@@ -94,14 +94,14 @@ func (d *deferral) Exec(ctx context.Context, sql string, args ...any) (tag pgcon
 	if err := errors.Join(ctx.Err(), t.usable()); err != nil {
 		return tag, err
 	}
-	if len(t.deferred) == maxDeferred || t.size+d.size > maxDeferredBytes {
+	if len(t.deferred) == maxDeferred || t.size+d.queued.size > maxDeferredBytes {
 		if err := t.flush(ctx); err != nil {
 			return tag, err
 		}
 	}
 	d.queued.sql, d.queued.args = sql, args
 	t.deferred = append(t.deferred, d.queued)
-	t.size += d.size
+	t.size += d.queued.size
 	return tag, nil
 }
 
@@ -145,7 +145,27 @@ func (t *producerTx) sendBatch(ctx context.Context, b *pgx.Batch, sent []queued)
 			err = fmt.Errorf("%s %s: %w", q.verb, q.name, explain(err))
 		}
 	}
+	if err != nil {
+		t.notStored(answers, sent, err)
+	}
 	return answers, err
+}
+
+// notStored handles the failure of BEGIN or of a deferred statement, after which the caller may go on and commit. If
+// Postgres has seen it, it refuses the commit. Otherwise the statements are deferred again if none was sent, as when
+// ctx had ended before or rows are open; if that is not certain, notStored records the failure.
+func (t *producerTx) notStored(answers pgx.BatchResults, sent []queued, err error) {
+	_ = answers.Close() // before this, the status is that of the previous statement
+	switch {
+	case t.raw.PgConn().TxStatus() != 'T':
+	case pgconn.SafeToRetry(err):
+		t.deferred = sent
+		for _, q := range sent {
+			t.size += q.size
+		}
+	default:
+		t.aborted = err
+	}
 }
 
 // closeBatch closes answers. If the batch failed before BEGIN reached the server, there is no transaction to abort, so
@@ -309,8 +329,13 @@ func (t *producerTx) flushNow() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
-	if err := t.flush(ctx); err != nil && t.raw.PgConn().TxStatus() == 'I' {
+	err := t.flush(ctx)
+	switch {
+	case err == nil:
+	case t.raw.PgConn().TxStatus() == 'I':
 		_ = t.raw.Close(ctx)
+	default: // statements of the connection must not come before those that are still deferred
+		t.aborted = cmp.Or(t.aborted, err)
 	}
 }
 
@@ -335,7 +360,8 @@ func (t *producerTx) Commit(ctx context.Context) error {
 	}
 	defer t.release()
 	if t.aborted != nil {
-		return pgx.ErrTxCommitRollback
+		_ = t.tx.Rollback(ctx)
+		return fmt.Errorf("%w: %w", pgx.ErrTxCommitRollback, t.aborted)
 	}
 	own := t.reserve()
 	err := t.commit(ctx)
@@ -398,10 +424,13 @@ func (t *producerTx) Rollback(ctx context.Context) error {
 		return pgx.ErrTxClosed
 	}
 	defer t.release()
-	if t.tx == nil || t.aborted != nil {
+	if t.tx == nil {
 		return nil
 	}
-	return t.tx.Rollback(ctx)
+	if err := t.tx.Rollback(ctx); t.aborted == nil {
+		return err
+	}
+	return nil // without a transaction there was nothing to roll back
 }
 
 func (t *producerTx) release() {

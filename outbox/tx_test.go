@@ -559,3 +559,136 @@ func TestASavepointThatIsTakenBackTakesEveryJobSince(t *testing.T) {
 		})
 	}
 }
+
+// unsent are statements that fail before anything is sent.
+var unsent = map[string]struct {
+	do    func(ctx context.Context, tx pgx.Tx) error // must fail
+	ended bool                                       // is the context of do
+	jobs  int                                        // and as many events are stored
+}{
+	"QueryRow": {func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `SELECT $1::int`, 1).Scan(new(int))
+	}, true, 4},
+	"QueryRow without arguments": {func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `SELECT 1`).Scan(nil)
+	}, true, 4},
+	"Exec": {func(ctx context.Context, tx pgx.Tx) error { return order(ctx, tx, 2) }, true, 4},
+	"Query": {func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Query(ctx, `SELECT 1`)
+		return err
+	}, true, 4},
+	"CopyFrom": {func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.CopyFrom(ctx, pgx.Identifier{"orders"}, []string{"id"}, pgx.CopyFromRows([][]any{{2}}))
+		return err
+	}, true, 4},
+	"SendBatch": {func(ctx context.Context, tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		b.Queue(`SELECT 1`)
+		return tx.SendBatch(ctx, b).Close()
+	}, true, 4},
+	"Prepare": {func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Prepare(ctx, "one", `SELECT 1`)
+		return err
+	}, true, 4},
+	"Begin": {func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Begin(ctx)
+		return err
+	}, true, 4},
+	"beside rows": {besideRows, false, 8},
+	"the connection beside rows": {func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT 1`)
+		if err != nil {
+			panic(err)
+		}
+		defer rows.Close()
+		err = addEach(ctx, tx)
+		_ = tx.Conn() // whose statements would come before what is deferred
+		return errors.Join(err, order(ctx, tx, 2))
+	}, false, 0},
+	"rewriting": {func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `SELECT 1`, noRewriter{})
+		return err
+	}, false, 0},
+	"encoding": {func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `SELECT $1::int`, make(chan int))
+		return err
+	}, false, 0},
+}
+
+// A statement may fail before anything of it is sent, and the caller may live with that. What was deferred until it is
+// then sent with the next one; where that is not certain, the transaction commits nothing.
+func TestAStatementThatIsNotSentLosesNoJob(t *testing.T) {
+	t.Parallel()
+	db := ordersDB(t)
+	for _, mode := range execModes {
+		p, pool := producerOn(t, db, func(config *pgxpool.Config) { config.ConnConfig.DefaultQueryExecMode = mode })
+		for name, c := range unsent {
+			t.Run(mode.String()+"/"+name, func(t *testing.T) {
+				exec(t, db, `DELETE FROM orders; DELETE FROM outbox.jobs; DELETE FROM outbox.events`)
+				err := p.InTx(t.Context(), func(tx pgx.Tx) error {
+					if err := errors.Join(order(t.Context(), tx, 1), addEach(t.Context(), tx)); err != nil {
+						return err
+					}
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					if c.ended {
+						cancel()
+					}
+					if err := c.do(ctx, tx); err == nil {
+						t.Error("the statement succeeds, want an error")
+					}
+					return nil
+				})
+				if c.jobs > 0 && err != nil || c.jobs == 0 && !errors.Is(err, pgx.ErrTxCommitRollback) {
+					t.Errorf("commit: %v", err)
+				}
+				orders, jobs := ask[int](t, db, `SELECT count(*) FROM orders`), countJobs(t, db)
+				events := ask[int](t, db, `SELECT count(*) FROM outbox.events`)
+				if orders != min(c.jobs, 1) || jobs != c.jobs || events != c.jobs {
+					t.Errorf("%d rows, %d jobs and %d events are stored, want %d, %[5]d and %[5]d", orders, jobs, events,
+						min(c.jobs, 1), c.jobs)
+				}
+				for range pool.Config().MaxConns { // all are free
+					conn, err := pool.Acquire(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer conn.Release()
+				}
+			})
+		}
+	}
+}
+
+// addEach enqueues a job and publishes an event of the root tenant and of another one, each with a key and without.
+func addEach(ctx context.Context, tx pgx.Tx) error {
+	var errs []error
+	for _, tenant := range []ID{RootTenant, tenant} {
+		for _, key := range []string{"", "k"} {
+			_, job := Enqueue(ctx, tx, greet{"ada"}, Options{Tenant: tenant, Key: KeyRules{Name: key}})
+			_, event := Publish(ctx, tx, Raw{KindName: "greeted", Payload: []byte("1")}, EventOptions{Tenant: tenant, Key: key})
+			errs = append(errs, job, event)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// besideRows sends a statement while the rows of another are open.
+func besideRows(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, `SELECT generate_series(1, 1000)`)
+	if err != nil {
+		panic(err)
+	}
+	defer rows.Close()
+	if err := addEach(ctx, tx); err != nil {
+		panic(err)
+	}
+	return tx.QueryRow(ctx, `SELECT $1::int`, 1).Scan(new(int))
+}
+
+// noRewriter fails as pgx.StrictNamedArgs does for a name that it lacks.
+type noRewriter struct{}
+
+func (noRewriter) RewriteQuery(context.Context, *pgx.Conn, string, []any) (string, []any, error) {
+	return "", nil, errors.New("an argument is missing")
+}

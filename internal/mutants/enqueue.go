@@ -68,6 +68,20 @@ var enqueue = []Mutant{
 		Checks:    []Check{test("outbox", "TestARefusalEndsTheTransaction", "1 jobs and 1 rows are stored")},
 	},
 	{
+		Name:      "deferred jobs of a statement that is not sent",
+		Breaks:    "a job is lost, and the business change committed, when a later statement's context had ended",
+		Invariant: "Atomic",
+		Edits:     []Edit{{"outbox.producerTx.notStored", `		t.deferred = sent`, `		t.deferred = nil`}},
+		Checks:    []Check{test("outbox", "TestAStatementThatIsNotSentLosesNoJob/cache_statement/QueryRow$", "1 rows, 0 jobs and 0 events are stored")},
+	},
+	{
+		Name:      "a failure that Postgres does not know is forgotten",
+		Breaks:    "a job is lost, and the business change committed, when an argument of a later statement cannot be sent",
+		Invariant: "Atomic",
+		Edits:     []Edit{{"outbox.producerTx.notStored", `		t.aborted = err`, `		_ = err`}},
+		Checks:    []Check{test("outbox", "TestAStatementThatIsNotSentLosesNoJob/exec/rewriting", "1 rows, 0 jobs and 0 events are stored")},
+	},
+	{
 		Name:      "idempotency race",
 		Breaks:    "two producers that use a key at once both store their job",
 		Invariant: "Atomic",
