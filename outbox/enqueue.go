@@ -58,7 +58,7 @@ func storeJob(ctx context.Context, db DB, args Args, opts *Options, notify bool)
 		return storeIfRoom(ctx, db, job, opts)
 	}
 	if tx, ok := db.(*producerTx); ok && opts.IdempotencyKey == "" {
-		db = tx.deferJob(&job)
+		db = tx.deferJob(&job, args)
 	}
 	id, err := storeRow(ctx, sqlgen.New(db), job, opts.IdempotencyKey)
 	if err != nil {

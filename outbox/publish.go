@@ -65,7 +65,7 @@ func storeEvent(ctx context.Context, db DB, event Event, opts EventOptions, noti
 	case opts.Serial: // Publish must take the lock before it returns
 		err = sqlgen.New(db).PublishSerialEvent(ctx, sqlgen.PublishSerialEventParams(row))
 	case ok:
-		err = sqlgen.New(tx.deferEvent(&row)).PublishEvent(ctx, row)
+		err = sqlgen.New(tx.deferEvent(&row, event)).PublishEvent(ctx, row)
 	default:
 		err = sqlgen.New(db).PublishEvent(ctx, row)
 	}

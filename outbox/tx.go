@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -66,8 +67,9 @@ var errAborted = &pgconn.PgError{
 const plainColumns = engine.QueueColumn | engine.PriorityColumn | engine.MaxAttemptsColumn | engine.TimeoutColumn | engine.BackoffColumn |
 	engine.ContentTypeColumn | engine.HeadersColumn | engine.WatchedColumn
 
-// deferJob returns a DB that defers the INSERT of a job.
-func (t *producerTx) deferJob(job *sqlgen.EnqueueJobParams) DB {
+// deferJob returns a DB that defers the INSERT of a job, which was made from args.
+func (t *producerTx) deferJob(job *sqlgen.EnqueueJobParams, args Args) DB {
+	job.Payload = keep(job.Payload, args)
 	q := queued{verb: "enqueue", name: job.Kind, size: len(job.Payload)}
 	if engine.ColumnsOf(job)&^plainColumns == 0 {
 		q.plain = job
@@ -76,8 +78,19 @@ func (t *producerTx) deferJob(job *sqlgen.EnqueueJobParams) DB {
 }
 
 // deferEvent returns a DB that defers the INSERT of an event, as deferJob's does that of a job.
-func (t *producerTx) deferEvent(row *eventRow) DB {
+func (t *producerTx) deferEvent(row *eventRow, event Event) DB {
+	row.Payload = keep(row.Payload, event)
 	return &deferral{t, queued{verb: "publish", name: row.Topic, size: len(row.Payload)}}
+}
+
+// keep returns the payload of a value for a statement that is sent later: the bytes of a [Raw] belong to the caller, who
+// may write something else to them meanwhile.
+func keep(payload []byte, of any) []byte {
+	switch of.(type) {
+	case Raw, *Raw:
+		return bytes.Clone(payload)
+	}
+	return payload
 }
 
 // deferral is a producerTx with an Exec that defers its statement.

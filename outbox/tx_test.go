@@ -692,3 +692,41 @@ type noRewriter struct{}
 func (noRewriter) RewriteQuery(context.Context, *pgx.Conn, string, []any) (string, []any, error) {
 	return "", nil, errors.New("an argument is missing")
 }
+
+// A deferred statement is sent after Enqueue or Publish has returned, and callers use their buffers again.
+func TestADeferredPayloadIsTheOneThatWasGiven(t *testing.T) {
+	t.Parallel()
+	p, pool := producerWith(t, nil)
+	for _, tenant := range []ID{RootTenant, tenant} {
+		for _, key := range []string{"", "k"} {
+			for name, deferred := range map[string]func(tx pgx.Tx, buffer []byte) (ID, error){
+				"jobs": func(tx pgx.Tx, buffer []byte) (ID, error) {
+					return Enqueue(t.Context(), tx, Raw{KindName: "k", Payload: buffer}, Options{Tenant: tenant, Key: KeyRules{Name: key}})
+				},
+				"jobs of a pointer": func(tx pgx.Tx, buffer []byte) (ID, error) {
+					return Enqueue(t.Context(), tx, &Raw{KindName: "k", Payload: buffer}, Options{Tenant: tenant, Key: KeyRules{Name: key}})
+				},
+				"events": func(tx pgx.Tx, buffer []byte) (ID, error) {
+					return Publish(t.Context(), tx, Raw{KindName: "k", Payload: buffer}, EventOptions{Tenant: tenant, Key: key})
+				},
+				"events of a pointer": func(tx pgx.Tx, buffer []byte) (ID, error) {
+					return Publish(t.Context(), tx, &Raw{KindName: "k", Payload: buffer}, EventOptions{Tenant: tenant, Key: key})
+				},
+			} {
+				buffer, table := []byte("11"), strings.Fields(name)[0]
+				var id ID
+				err := p.InTx(t.Context(), func(tx pgx.Tx) (err error) {
+					id, err = deferred(tx, buffer)
+					copy(buffer, "22")
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := ask[string](t, pool, `SELECT encode(payload, 'escape') FROM outbox.`+table+` WHERE id = $1`, id); got != "11" {
+					t.Errorf("%s of %v with key %q: stored %s, want 11", name, tenant, key, got)
+				}
+			}
+		}
+	}
+}

@@ -82,6 +82,13 @@ var enqueue = []Mutant{
 		Checks:    []Check{test("outbox", "TestAStatementThatIsNotSentLosesNoJob/exec/rewriting", "1 rows, 0 jobs and 0 events are stored")},
 	},
 	{
+		Name:      "a deferred payload is the caller's buffer",
+		Breaks:    "a job is stored with what the caller has written to its buffer since",
+		Invariant: "Atomic",
+		Edits:     []Edit{{"outbox.keep", `return bytes.Clone(payload)`, `return bytes.TrimSpace(payload)`}},
+		Checks:    []Check{test("outbox", "TestADeferredPayloadIsTheOneThatWasGiven", "stored 22, want 11")},
+	},
+	{
 		Name:      "idempotency race",
 		Breaks:    "two producers that use a key at once both store their job",
 		Invariant: "Atomic",
