@@ -16,6 +16,9 @@ import (
 // ErrSinkInUse reports that a process publishes to the sink, or has done so within the last minute.
 var ErrSinkInUse = errors.New("a process publishes to the sink, or did within the last minute")
 
+// ErrSinkMoved reports that a sink has reached or passed the position to which it was to be moved.
+var ErrSinkMoved = errors.New("the sink has reached or passed that position meanwhile: look again")
+
 // ErrSinkHolds reports that messages of the sink are open jobs, which no process would run any more.
 var ErrSinkHolds = errors.New(
 	"messages that it has refused, or that are behind those, are open jobs: publish or dismiss them first, or give them up")
@@ -56,8 +59,8 @@ func (o *Operator) WouldSeekSink(ctx context.Context, sink string, to SinkTarget
 	if err := onSink("seek", sink, len(moves), err); err != nil {
 		return SinkMove{}, err
 	}
-	if position < 0 || position > moves[0].Last {
-		return SinkMove{}, invalid.Field("position", "is %d, want 0 to %d, where the log ends", position, moves[0].Last)
+	if err := inLog(position, moves[0].Last); err != nil {
+		return SinkMove{}, err
 	}
 	return SinkMove{From: moves[0].Top, To: position, Events: moves[0].Events}, nil
 }
@@ -65,22 +68,44 @@ func (o *Operator) WouldSeekSink(ctx context.Context, sink string, to SinkTarget
 // SeekSink makes a sink continue after a position. When it moves forward, the sink never publishes the events in
 // between, except those of open transactions, if they are among the last ten thousand positions. When it moves back,
 // the sink publishes events again, with the same ids. Messages that the sink's owner is sending may still be published.
-// SeekSink returns what it has done, and the errors of [Operator.WouldSeekSink].
+// SeekSink returns what it has done, and the errors of [Operator.WouldSeekSink] and [Operator.MoveSink].
 func (o *Operator) SeekSink(ctx context.Context, sink string, to SinkTarget) (SinkMove, error) {
 	move, err := o.WouldSeekSink(ctx, sink, to)
 	if err != nil {
 		return move, err
 	}
+	return o.MoveSink(ctx, sink, move)
+}
+
+// MoveSink makes a move that [Operator.WouldSeekSink] returned, so that someone can look at it first, and returns what
+// it has done: the sink may have come from elsewhere. It returns [ErrSinkMoved] if the sink has reached or passed the
+// position since: what was to skip events would publish some again, or the other way round.
+func (o *Operator) MoveSink(ctx context.Context, sink string, move SinkMove) (SinkMove, error) {
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
-	moved, err := o.db.SeekSink(ctx, sqlgen.SeekSinkParams{
-		Sink: sink, Position: move.To, Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
+	found, err := o.db.SeekSink(ctx, sqlgen.SeekSinkParams{
+		Sink: sink, Position: move.To, SeenAt: move.From,
+		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	})
-	if err := onSink("seek", sink, len(moved), err); err != nil {
+	if err := onSink("seek", sink, len(found), err); err != nil {
 		return move, err
 	}
-	move.From = moved[0].Was
-	return move, nil
+	now := found[0]
+	if now.Moved {
+		return SinkMove{From: now.Was, To: move.To, Events: now.Events}, nil
+	}
+	if err := inLog(move.To, now.Last); err != nil {
+		return move, err
+	}
+	return move, fmt.Errorf("seek sink %s from %d to %d: it is at %d: %w", sink, move.From, move.To, now.Was, ErrSinkMoved)
+}
+
+// inLog returns an error for a position that a log with this last one does not have.
+func inLog(position, last int64) error {
+	if position < 0 || position > last {
+		return invalid.Field("position", "is %d, want 0 to %d, where the log ends", position, last)
+	}
+	return nil
 }
 
 // RemoveSink deletes a sink. A relay with the sink in its configuration declares it again, as a new one, which begins

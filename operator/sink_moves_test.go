@@ -16,11 +16,12 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// events stores so many, each in a transaction of its own.
+// events stores so many, each in a transaction of its own, of two tenants and with and without a key.
 func events(t *testing.T, db outbox.DB, n int) (ids []outbox.ID) {
 	t.Helper()
-	for range n {
-		id, err := outbox.Publish(t.Context(), db, outbox.Raw{KindName: "order.paid", Payload: []byte(`{}`)}, outbox.EventOptions{})
+	for i := range n {
+		opts := outbox.EventOptions{Tenant: []outbox.ID{{}, {0: 7}}[i%2], Key: []string{"", "k"}[i/2%2]}
+		id, err := outbox.Publish(t.Context(), db, outbox.Raw{KindName: "order.paid", Payload: []byte(`{}`)}, opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,6 +96,61 @@ func TestASinkIsMoved(t *testing.T) {
 	}
 }
 
+// A move that was looked at is not made the other way because the sink has moved meanwhile.
+func TestAMoveKeepsItsDirection(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	events(t, db, 6)
+	exec(t, db, `INSERT INTO outbox.sinks (sink, top) VALUES ('orders', 0)`)
+	for _, tt := range []struct {
+		from, to, now int64
+		events        int64 // -1 if it is refused
+	}{
+		{0, 4, 0, 4},
+		{0, 4, 3, 1},
+		{0, 4, 4, -1},
+		{0, 4, 5, -1},
+		{5, 2, 5, 3},
+		{5, 2, 6, 4},
+		{5, 2, 2, -1},
+		{5, 2, 1, -1},
+		{3, 3, 3, 0},
+		{3, 3, 4, -1},
+		{3, 3, 2, -1},
+	} {
+		exec(t, db, `UPDATE outbox.sinks SET top = $1, holes = '{}', epoch = 7`, tt.from)
+		seen, err := o.WouldSeekSink(t.Context(), "orders", operator.SinkTarget{Position: tt.to})
+		if err != nil || seen.From != tt.from || seen.To != tt.to {
+			t.Fatalf("it would be %+v, %v", seen, err)
+		}
+		exec(t, db, `UPDATE outbox.sinks SET top = $1`, tt.now)
+		move, err := o.MoveSink(t.Context(), "orders", seen)
+		cursor := fmt.Sprintf("%d {} owner none epoch 8", tt.to)
+		if tt.events < 0 {
+			if cursor = fmt.Sprintf("%d {} owner none epoch 7", tt.now); !errors.Is(err, operator.ErrSinkMoved) {
+				t.Errorf("%+v: moved %+v, %v, want %v", tt, move, err, operator.ErrSinkMoved)
+			}
+		} else if want := (operator.SinkMove{From: tt.now, To: tt.to, Events: tt.events}); err != nil || move != want {
+			t.Errorf("%+v: moved %+v, %v, want %+v", tt, move, err, want)
+		}
+		if got := cursorText(t, db); got != cursor {
+			t.Errorf("%+v: the sink is at %s, want %s", tt, got, cursor)
+		}
+	}
+	var invalid *outbox.InvalidError
+	for _, position := range []int64{-1, 7} {
+		if _, err := o.MoveSink(t.Context(), "orders", operator.SinkMove{From: 3, To: position}); !errors.As(err, &invalid) {
+			t.Errorf("to %d: %v, want it refused", position, err)
+		}
+	}
+	if _, err := o.MoveSink(t.Context(), "none", operator.SinkMove{}); !errors.Is(err, operator.ErrSinkNotFound) {
+		t.Errorf("of no sink: %v", err)
+	}
+	if audit, err := o.Audit(t.Context(), operator.AuditFilter{Act: "sink.seek"}); err != nil || len(audit) != 5 {
+		t.Errorf("the audit has %d moves, %v, want 5", len(audit), err)
+	}
+}
+
 func TestASinkIsRemoved(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
@@ -151,8 +207,12 @@ func TestASinksKeysAreLookedUp(t *testing.T) {
 	}
 	spy := &planSpy{Pool: db}
 	q := sqlgen.New(spy)
-	seek := func(position int64) error {
-		_, err := q.SeekSink(t.Context(), sqlgen.SeekSinkParams{Sink: "s", Position: position, Actor: "ada"})
+	exec(t, db, `SELECT setval('outbox.events_position_seq', 9)`)
+	seek := func(position, from int64) error {
+		moved, err := q.SeekSink(t.Context(), sqlgen.SeekSinkParams{Sink: "s", Position: position, SeenAt: from, Actor: "ada"})
+		if err == nil && !moved[0].Moved {
+			t.Error("the sink has not moved")
+		}
 		return err
 	}
 	for _, step := range []struct {
@@ -160,8 +220,8 @@ func TestASinksKeysAreLookedUp(t *testing.T) {
 		act  func() error
 		left string
 	}{
-		{"forward", func() error { return seek(8) }, "4920 of mail, 20 of relay:other, 60 of relay:s"},
-		{"back", func() error { return seek(3) }, "4920 of mail, 20 of relay:other"},
+		{"forward", func() error { return seek(8, 7) }, "4920 of mail, 20 of relay:other, 60 of relay:s"},
+		{"back", func() error { return seek(3, 8) }, "4920 of mail, 20 of relay:other"},
 		{"remove", func() error {
 			_, err := q.RemoveSink(t.Context(), sqlgen.RemoveSinkParams{Sink: "other", Actor: "ada"})
 			return err

@@ -94,3 +94,50 @@ func TestTheQuestionIsOnTheTerminalWhereverErrorsGo(t *testing.T) {
 		awaitText(t, "dismiss: 3 done", shown.String)
 	}
 }
+
+// A sink publishes while the question stands. What a yes then skips is what it has not published yet, and nothing is
+// published again.
+func TestAYesToASkipPublishesNothingAgain(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	way := env{"DATABASE_URL": db.Config().ConnString()}
+	for range 4 {
+		ok(t, way, "publish", "order.paid", `{}`)
+	}
+	sqlExec(t, db, `INSERT INTO outbox.sinks (sink) VALUES ('orders')`)
+	for _, tt := range []struct {
+		top       int
+		code      int
+		text      string
+		afterward int
+	}{
+		{1, exitOK, "orders goes on behind 3, from 1: 2 events are not published\n", 3},
+		{4, exitFailed, "it is at 4: the sink has reached or passed that position meanwhile", 4},
+	} {
+		sqlExec(t, db, `UPDATE outbox.sinks SET top = 0`)
+		ours, its := terminal(t)
+		shown := shownOn(ours)
+		var printed strings.Builder
+		code := make(chan int)
+		go func() {
+			code <- run(context.Background(), []string{"posthaste", "relay", "seek", "orders", "--to", "3"}, func(name string) string { return way[name] }, its, &printed, its)
+		}()
+		awaitText(t, "skip 3 events? [y/N] ", shown.String)
+		sqlExec(t, db, `UPDATE outbox.sinks SET top = $1`, tt.top)
+		if _, err := ours.WriteString("y\n"); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-code; got != tt.code {
+			t.Errorf("exit status %d, want %d", got, tt.code)
+		}
+		if tt.code == exitOK && printed.String() != tt.text {
+			t.Errorf("it printed %q, want %q", printed.String(), tt.text)
+		} else if tt.code != exitOK {
+			awaitText(t, tt.text, shown.String)
+		}
+		var top int
+		if err := db.QueryRow(t.Context(), `SELECT top FROM outbox.sinks`).Scan(&top); err != nil || top != tt.afterward {
+			t.Errorf("the sink is at %d, %v, want %d", top, err, tt.afterward)
+		}
+	}
+}

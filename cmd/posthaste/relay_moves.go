@@ -12,7 +12,7 @@ import (
 
 type sinkMoves interface {
 	WouldSeekSink(ctx context.Context, sink string, to operator.SinkTarget) (operator.SinkMove, error)
-	SeekSink(ctx context.Context, sink string, to operator.SinkTarget) (operator.SinkMove, error)
+	MoveSink(ctx context.Context, sink string, move operator.SinkMove) (operator.SinkMove, error)
 	Sink(ctx context.Context, name string) (operator.Sink, error)
 	RemoveSink(ctx context.Context, sink string, giveUp bool) error
 }
@@ -77,7 +77,7 @@ func (p *program) seekSink(ctx context.Context, c *cli.Command) error {
 		if err := p.sure(ctx, c, verb, int(move.Events), "events"); err != nil {
 			return err
 		}
-		if move, err = o.SeekSink(ctx, sink, operator.SinkTarget{Position: move.To}); err != nil {
+		if move, err = o.MoveSink(ctx, sink, move); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintf(p.stdout, "%s goes on behind %d, from %d: %s\n", sink, move.To, move.From, moveText(move))

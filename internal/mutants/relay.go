@@ -307,6 +307,13 @@ var relayed = []Mutant{
 		Checks:    []Check{test("relay", "TestWhatIsRefusedAgainIsNotLost", "there are 2 dead letters")},
 	},
 	{
+		Name:      "a skip goes back",
+		Breaks:    "a sink that has passed the position of a confirmed skip publishes events again",
+		Invariant: "A replay publishes what was asked for, beside what is new",
+		Edits:     []Edit{{"internal/sqlgen.SeekSink", `sign(target.position - found.top) = sign(`, `found.top IS NOT NULL OR 0 = sign(`}},
+		Checks:    []Check{test("operator", "TestAMoveKeepsItsDirection", "{from:0 to:4 now:5 events:-1}: moved")},
+	},
+	{
 		Name:      "a sink is removed with its messages",
 		Breaks:    "messages that a sink has refused stay open jobs that no process carries out",
 		Invariant: "No event is lost",

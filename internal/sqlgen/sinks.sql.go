@@ -353,7 +353,7 @@ func (q *Queries) ResumeSink(ctx context.Context, arg ResumeSinkParams) ([]Resum
 
 const SeekSink = `-- name: SeekSink :many
 WITH RECURSIVE target AS (
-    SELECT $1::bigint AS position
+    SELECT $1::bigint AS position, last_value AS last FROM outbox.events_position_seq
 ), found AS MATERIALIZED (
     SELECT sinks.sink, sinks.top, sinks.holes FROM outbox.sinks WHERE sinks.sink = $2::text FOR UPDATE
 ), passed AS (
@@ -361,6 +361,18 @@ WITH RECURSIVE target AS (
            (found.holes + int8multirange(int8range(least(greatest(found.top, target.position - 10000), target.position) + 1, target.position + 1)))
            * int8multirange(int8range(NULL, target.position, '[]')) AS positions
     FROM found, target
+    WHERE sign(target.position - found.top) = sign(target.position - $3::bigint)
+      AND target.position BETWEEN 0 AND target.last
+), counted AS ( -- as in SinkMove
+    SELECT (SELECT count(*)
+            FROM outbox.events
+            WHERE events.position > least(passed.top, target.position) AND events.position <= greatest(passed.top, target.position))
+           + CASE WHEN passed.forward THEN (
+               SELECT count(*)
+               FROM found
+               CROSS JOIN LATERAL unnest(found.holes) AS hole
+               JOIN outbox.events AS event ON event.position BETWEEN lower(hole) AND upper(hole) - 1) ELSE 0 END AS events
+    FROM passed, target
 ), seen AS (
     SELECT coalesce(range_agg(int8range(event.position, event.position, '[]')), '{}') AS positions
     FROM passed
@@ -401,16 +413,23 @@ WITH RECURSIVE target AS (
       AND NOT EXISTS (SELECT FROM outbox.jobs WHERE jobs.id = ANY (ARRAY[idempotency_keys.job_id]) OFFSET 0)
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, before, after)
-    SELECT $3, nullif($4::text, ''), nullif($5::text, ''), 'sink.seek', moved.sink,
+    SELECT $4, nullif($5::text, ''), nullif($6::text, ''), 'sink.seek', moved.sink,
         jsonb_build_object('position', moved.was), jsonb_build_object('position', target.position)
     FROM moved, target
 )
-SELECT moved.was, pg_notify('outbox_events', '')::text AS notified FROM moved
+SELECT found.top AS was, target.last::bigint AS last, (moved.sink IS NOT NULL)::boolean AS moved,
+       coalesce(counted.events, 0)::bigint AS events,
+       coalesce((SELECT pg_notify('outbox_events', '')::text FROM moved), '')::text AS notified
+FROM target
+CROSS JOIN found
+LEFT JOIN moved ON true
+LEFT JOIN counted ON true
 `
 
 type SeekSinkParams struct {
 	Position  int64
 	Sink      string
+	SeenAt    int64
 	Actor     string
 	RequestID string
 	Reason    string
@@ -418,18 +437,24 @@ type SeekSinkParams struct {
 
 type SeekSinkRow struct {
 	Was      int64
+	Last     int64
+	Moved    bool
+	Events   int64
 	Notified string
 }
 
-// SeekSink makes a sink continue after a position. Going forward counts all visible events up to there as published;
+// SeekSink makes a sink continue after a position of the log, unless the sink is no longer on the same side of it as
+// when it was seen: a sink that has passed the position meanwhile does not go back to it. Going forward counts all visible events up to there as published;
 // among the last ten thousand positions those without an event become holes, whose transactions may still run. Going
 // back lets events become jobs again if their jobs are closed and the sink refuses them again. A failover undoes
 // neither: the sink's marks move to the new position. Afterwards the sink has no owner: the former one reads the cursor
-// again, and whatever it has under way is refused.
+// again, and whatever it has under way is refused. SeekSink returns where the sink was, whether it has moved, and how
+// many events that skips or publishes again.
 func (q *Queries) SeekSink(ctx context.Context, arg SeekSinkParams) ([]SeekSinkRow, error) {
 	rows, err := q.db.Query(ctx, SeekSink,
 		arg.Position,
 		arg.Sink,
+		arg.SeenAt,
 		arg.Actor,
 		arg.RequestID,
 		arg.Reason,
@@ -441,7 +466,13 @@ func (q *Queries) SeekSink(ctx context.Context, arg SeekSinkParams) ([]SeekSinkR
 	var items []SeekSinkRow
 	for rows.Next() {
 		var i SeekSinkRow
-		if err := rows.Scan(&i.Was, &i.Notified); err != nil {
+		if err := rows.Scan(
+			&i.Was,
+			&i.Last,
+			&i.Moved,
+			&i.Events,
+			&i.Notified,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
