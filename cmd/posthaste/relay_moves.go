@@ -96,34 +96,56 @@ func (p *program) removeCommand() *cli.Command {
 	return &cli.Command{
 		Name: "remove", Usage: "remove a sink that is no longer in use", ArgsUsage: "SINK",
 		Description: `First delete it from every relay.yaml and stop the processes that publish to it. The
-command is refused while a process publishes to the sink, for a minute after one was
-killed, and while messages that the sink has refused are jobs ("relay held"); --force
-gives those up. A sink retains the days of the log that it has not read.`,
+command asks if the sink has not published all events. It is refused while a process
+publishes to the sink, for a minute after one was killed, and while messages that the
+sink has refused are jobs ("relay held"); --force gives those up. A sink retains the days
+of the log that it has not read.`,
 		Flags: append(operatorFlags(), reasonFlag(),
 			&cli.BoolFlag{Name: "force", Usage: "cancel and dismiss messages that are jobs: they are never published"},
 			yesFlag(),
 		),
-		Action: func(ctx context.Context, c *cli.Command) error {
-			if err := wantArgs(c, 1, 1); err != nil {
+		Action: p.removeSink,
+	}
+}
+
+func (p *program) removeSink(ctx context.Context, c *cli.Command) error {
+	if err := wantArgs(c, 1, 1); err != nil {
+		return err
+	}
+	sink, force := c.Args().First(), c.Bool("force")
+	return operate(ctx, p, c, func(ctx context.Context, o sinkMoves) error {
+		s, err := o.Sink(ctx, sink)
+		if err != nil {
+			return err
+		}
+		unpublished := unread(ctx, o, s)
+		if force {
+			unpublished += s.HeldMessages
+		}
+		if refused := s.Owner != "" || s.HeldMessages > 0 && !force; !refused {
+			if err := p.sure(ctx, c, "give up", int(unpublished), "events that it has not published"); err != nil {
 				return err
 			}
-			sink := c.Args().First()
-			return operate(ctx, p, c, func(ctx context.Context, o sinkMoves) error {
-				if c.Bool("force") {
-					s, err := o.Sink(ctx, sink)
-					if err != nil {
-						return err
-					}
-					if err := p.sure(ctx, c, "give up", int(s.HeldMessages), "messages"); err != nil {
-						return err
-					}
-				}
-				if err := o.RemoveSink(ctx, sink, c.Bool("force")); err != nil {
-					return err
-				}
-				_, err := fmt.Fprintf(p.stdout, "removed: %s\n", sink)
-				return err
-			})
-		},
+		}
+		if err := o.RemoveSink(ctx, sink, force); err != nil {
+			return err
+		}
+		if unpublished > 0 {
+			sink += fmt.Sprintf(" (events that it has not published: %d)", unpublished)
+		}
+		_, err = fmt.Fprintf(p.stdout, "removed: %s\n", sink)
+		return err
+	})
+}
+
+// unread returns how many events lie ahead of a sink: of positions, if there are too many to count.
+func unread(ctx context.Context, o sinkMoves, s operator.Sink) int64 {
+	if s.Lag == 0 {
+		return 0
 	}
+	all, err := o.WouldSeekSink(ctx, s.Name, operator.SinkTarget{End: true})
+	if err != nil {
+		return s.Lag // also for an error of the connection, which the next statement returns
+	}
+	return all.Events
 }

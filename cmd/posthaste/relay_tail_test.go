@@ -103,8 +103,15 @@ func TestSinksAreMovedAndRemoved(t *testing.T) {
 	if acts := rows(t, e, "audit", "--act", "sink.seek"); len(acts) != 3 || acts[0]["reason"] != "a test" {
 		t.Errorf("the audit has %v", acts)
 	}
-	if got := ok(t, e, "relay", "remove", "orders"); got != "removed: orders\n" {
+	if r := posthaste(t, e, "", "relay", "remove", "orders"); r.code != exitUsage || !strings.Contains(r.errOut, "give up 2 events that it has not published? Not a terminal") {
+		t.Errorf("remove without --yes of a sink with two events ahead: %+v", r)
+	}
+	if got := ok(t, e, "relay", "remove", "orders", "--yes"); got != "removed: orders (events that it has not published: 2)\n" {
 		t.Errorf("remove printed %q", got)
+	}
+	sqlExec(t, db, `INSERT INTO outbox.sinks (sink, top) VALUES ('orders', 3)`)
+	if got := ok(t, e, "relay", "remove", "orders"); got != "removed: orders\n" {
+		t.Errorf("remove of a sink that has published all printed %q", got)
 	}
 	sqlExec(t, db, `INSERT INTO outbox.sinks (sink, owner, lease_expires_at) VALUES ('orders', 'host-1', now() + interval '5 minutes')`)
 	for line, want := range map[string]string{"relay remove orders": "a process publishes to the sink", "relay remove none": "sink not found", "relay seek none --to-end": "sink not found"} {

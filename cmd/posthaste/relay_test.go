@@ -158,10 +158,10 @@ func TestHeldMessagesAreListed(t *testing.T) {
 	if r := posthaste(t, direct, "", "relay", "remove", "orders"); r.code != exitFailed || !strings.Contains(r.errOut, "2 messages that it has refused") {
 		t.Errorf("remove of a sink that holds messages: %+v", r)
 	}
-	if r := posthaste(t, direct, "", "relay", "remove", "orders", "--force"); r.code != exitUsage || !strings.Contains(r.errOut, "give up 2 messages?") {
+	if r := posthaste(t, direct, "", "relay", "remove", "orders", "--force"); r.code != exitUsage || !strings.Contains(r.errOut, "give up 2 events that it has not published?") {
 		t.Errorf("remove --force of two messages, without --yes: %+v", r)
 	}
-	if out := ok(t, direct, "relay", "remove", "orders", "--force", "--yes"); out != "removed: orders\n" {
+	if out := ok(t, direct, "relay", "remove", "orders", "--force", "--yes"); out != "removed: orders (events that it has not published: 2)\n" {
 		t.Errorf("remove --force printed %q", out)
 	}
 }
