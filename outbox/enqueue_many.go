@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -42,7 +43,8 @@ const (
 // Postgres refuses COPY to every role that row-level security applies to, which is all but superusers and roles with
 // BYPASSRLS. Their jobs go by INSERT, after one attempt of COPY on each connection.
 //
-// In a transaction of pgx, EnqueueMany uses a savepoint: after an error the transaction is still usable.
+// In a transaction of pgx, or one begun by a BEGIN on its connection, EnqueueMany uses a savepoint: after an error the
+// transaction is still usable.
 func EnqueueMany(ctx context.Context, db DB, requests []Request) ([]ID, error) {
 	return enqueueMany(ctx, db, requests, notifiesAtCommit(db, jobsChannel))
 }
@@ -93,12 +95,27 @@ func oneStatement(db DB, requests []Request, rows []row) bool {
 
 // outsideTx reports whether db is of pgx and runs a statement outside any transaction.
 func outsideTx(db DB) bool {
-	switch db.(type) {
-	case *pgxpool.Pool, *pgxpool.Conn, *pgx.Conn:
+	if _, ok := db.(*pgxpool.Pool); ok {
 		return true
 	}
-	return false
+	conn := connOf(db)
+	return conn != nil && !inManualTx(conn)
 }
+
+// connOf returns the connection that db is, or nil.
+func connOf(db DB) *pgx.Conn {
+	switch db := db.(type) {
+	case *pgxpool.Conn:
+		return db.Conn()
+	case *pgx.Conn:
+		return db
+	}
+	return nil
+}
+
+// inManualTx reports whether a BEGIN sent as a statement has begun a transaction on the connection. To begin another
+// one there would only be a warning, and its COMMIT would commit the caller's.
+func inManualTx(conn *pgx.Conn) bool { return conn.PgConn().TxStatus() != 'I' }
 
 // once reports whether the request has an idempotency key.
 func (r Request) once() bool { return r.Options.IdempotencyKey != "" }
@@ -168,6 +185,9 @@ func atomically(ctx context.Context, db DB, notify string, do func(DB) error) er
 		_, err := db.Exec(ctx, `SELECT pg_notify($1, '')`, notify)
 		return err
 	}
+	if conn := connOf(db); conn != nil && inManualTx(conn) {
+		return inSavepoint(ctx, db, both)
+	}
 	switch db := db.(type) {
 	case interface {
 		Begin(ctx context.Context) (pgx.Tx, error)
@@ -178,6 +198,20 @@ func atomically(ctx context.Context, db DB, notify string, do func(DB) error) er
 	default:
 		return both(db)
 	}
+}
+
+// inSavepoint runs do in a savepoint of the transaction that db is in, and undoes it if it fails.
+func inSavepoint(ctx context.Context, db DB, do func(DB) error) error {
+	if _, err := db.Exec(ctx, `SAVEPOINT outbox_many`); err != nil {
+		return err
+	}
+	err := do(db)
+	if err != nil {
+		_, undone := db.Exec(ctx, `ROLLBACK TO SAVEPOINT outbox_many`)
+		err = errors.Join(err, undone)
+	}
+	_, released := db.Exec(ctx, `RELEASE SAVEPOINT outbox_many`)
+	return errors.Join(err, released)
 }
 
 func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, ids []ID, notify bool) error {

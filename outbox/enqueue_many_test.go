@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -462,6 +463,61 @@ func TestLargeJobsAreStoredByAnotherInsertEach16MiB(t *testing.T) {
 		want := fmt.Sprintf("%x", md5.Sum(requests[i].Args.(Raw).Payload))
 		if got := ask[string](t, tx, `SELECT md5(payload) FROM outbox.jobs WHERE id = $1`, id); got != want {
 			t.Errorf("job %d has another payload", i)
+		}
+	}
+}
+
+// A BEGIN that the caller sends as a statement is the caller's to commit.
+func TestManyDoNotCommitTheCallersTransaction(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	poison(t, db)
+	single, err := pgx.ConnectConfig(t.Context(), db.Config().ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = single.Close(context.Background()) }()
+	pooled, err := db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pooled.Release()
+	sqlDB := stdlib.OpenDBFromPool(db)
+	defer func() { _ = sqlDB.Close() }()
+	ofSQL, err := sqlDB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ofSQL.Close() }()
+	for name, conn := range map[string]DB{"pgx.Conn": single, "pgxpool.Conn": pooled, "sql.Conn": FromSQL(ofSQL)} {
+		for _, n := range []int{3, copyFrom} {
+			for _, opts := range []Options{{}, {Tenant: tenant, Key: KeyRules{Name: "k"}}, {IdempotencyKey: "once"}} {
+				requests := []Request{{greet{"ada"}, opts}}
+				for len(requests) < n {
+					requests = append(requests, Request{greet{"ada"}, Options{Tenant: opts.Tenant, Key: opts.Key}})
+				}
+				exec(t, conn, `BEGIN`)
+				exec(t, conn, `INSERT INTO outbox.inbox (consumer, message_id) VALUES ('c', 'm')`)
+				if _, err := EnqueueMany(t.Context(), conn, requests); err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				if _, err := EnqueueMany(t.Context(), conn, append(requests[1:], Request{Args: poisoned})); err == nil {
+					t.Errorf("%s: stored what is poisoned", name)
+				}
+				publish := []PublishRequest{{Raw{KindName: "t", Payload: []byte("1")}, EventOptions{Tenant: opts.Tenant, Key: opts.Key.Name}}, {paid{}, EventOptions{}}}
+				if _, err := PublishMany(t.Context(), conn, publish); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				if within := countJobs(t, conn); within != n {
+					t.Errorf("%s: the transaction sees %d jobs, want %d", name, within, n)
+				}
+				exec(t, conn, `ROLLBACK`)
+				rows := ask[int](t, db, `SELECT count(*) FROM outbox.inbox`) + ask[int](t, db, `SELECT count(*) FROM outbox.events`)
+				if jobs := countJobs(t, db); jobs != 0 || rows != 0 {
+					t.Errorf("%s: %d of %d jobs and %d other rows are stored after a rollback", name, jobs, n, rows)
+				}
+				exec(t, db, `DELETE FROM outbox.jobs; DELETE FROM outbox.events; DELETE FROM outbox.inbox; DELETE FROM outbox.idempotency_keys`)
+			}
 		}
 	}
 }

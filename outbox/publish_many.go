@@ -27,7 +27,8 @@ type PublishRequest struct {
 // one for all of them (COPY) if db is of pgx and row-level security does not apply to the role. Requests with Serial
 // take one more: their locks are acquired first, in an order that all calls share.
 //
-// In a transaction of pgx, PublishMany uses a savepoint: after an error the transaction is still usable.
+// In a transaction of pgx, or one begun by a BEGIN on its connection, PublishMany uses a savepoint: after an error the
+// transaction is still usable.
 func PublishMany(ctx context.Context, db DB, requests []PublishRequest) (ids []ID, err error) {
 	notify := notifiesAtCommit(db, eventsChannel)
 	if t := engine.Tracing(); t != nil && len(requests) > 0 {

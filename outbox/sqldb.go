@@ -68,6 +68,15 @@ func (s sqlDB) inTx(ctx context.Context, do func(DB) error) error {
 	if !ok {
 		return do(s) // already a transaction
 	}
+	if conn, ok := s.db.(interface {
+		Raw(func(driver any) error) error
+	}); ok {
+		if begun, err := inManualSQLTx(conn.Raw); err != nil {
+			return err
+		} else if begun {
+			return inSavepoint(ctx, s, do)
+		}
+	}
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -78,6 +87,22 @@ func (s sqlDB) inTx(ctx context.Context, do func(DB) error) error {
 	}
 	return tx.Commit()
 }
+
+// inManualSQLTx is inManualTx for a *sql.Conn.
+func inManualSQLTx(raw func(func(driver any) error) error) (begun bool, err error) {
+	err = raw(func(driver any) error {
+		conn, ok := driver.(interface{ Conn() *pgx.Conn })
+		if !ok {
+			return errUnseenTx
+		}
+		begun = inManualTx(conn.Conn())
+		return nil
+	})
+	return begun, err
+}
+
+var errUnseenTx = errors.New("a *sql.Conn of this driver does not show whether it is in a transaction: " +
+	"pass the *sql.Tx or the *sql.DB")
 
 // sqlRows adapts *sql.Rows to code that was written for pgx.Rows.
 type sqlRows struct{ *sql.Rows }
