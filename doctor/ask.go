@@ -15,6 +15,7 @@ type server struct {
 	Standby                                            bool
 	ReadOnly, Fsync, FullPageWrites, SynchronousCommit string
 	NotDurable                                         string // roles that may store jobs with synchronous_commit off
+	Hidden                                             string // those with the server's default, if our login has its own
 	Autovacuum, Version                                string
 	Clock                                              time.Time
 	PID                                                uint32
@@ -23,20 +24,29 @@ type server struct {
 }
 
 const serverSQL = `
+WITH given AS (
+    SELECT DISTINCT ON (setrole) setrole, setting -- that for this database counts
+    FROM (SELECT setdatabase, setrole, unnest(setconfig) AS setting FROM pg_db_role_setting) AS given
+    WHERE setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+      AND setting ILIKE 'synchronous_commit=%'
+    ORDER BY setrole, setdatabase DESC
+)
 SELECT pg_is_in_recovery()::boolean                         AS standby,
        current_setting('transaction_read_only')::text       AS read_only,
        current_setting('fsync')::text                       AS fsync,
        current_setting('full_page_writes')::text            AS full_page_writes,
        (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit')::text AS synchronous_commit, -- of others: ours have it on
        (SELECT coalesce(string_agg(coalesce('role ' || rolname, 'the database'), ', ' ORDER BY rolname), '')
-        FROM (SELECT DISTINCT ON (setrole) setrole, setting -- that for this database counts
-              FROM (SELECT setdatabase, setrole, unnest(setconfig) AS setting FROM pg_db_role_setting) AS given
-              WHERE setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
-                AND setting ILIKE 'synchronous_commit=%'
-              ORDER BY setrole, setdatabase DESC) AS decided
+        FROM given
         LEFT JOIN pg_roles ON pg_roles.oid = setrole
         WHERE setting ~* '=(off|false|no|0)$'
           AND (setrole = 0 OR rolcanlogin AND has_any_column_privilege(rolname, to_regclass('outbox.jobs'), 'INSERT'))) AS not_durable,
+       (SELECT coalesce(string_agg('role ' || rolname, ', ' ORDER BY rolname), '')
+        FROM pg_roles
+        WHERE rolcanlogin AND NOT rolsuper AND has_any_column_privilege(rolname, to_regclass('outbox.jobs'), 'INSERT')
+          AND oid NOT IN (SELECT setrole FROM given)
+          AND 0 NOT IN (SELECT setrole FROM given)
+          AND EXISTS (SELECT FROM given JOIN pg_roles AS ours ON ours.oid = setrole WHERE ours.rolname = session_user)) AS hidden,
        current_setting('autovacuum')::text                  AS autovacuum,
        current_setting('server_version')::text              AS version,
        clock_timestamp()::timestamptz                       AS clock,

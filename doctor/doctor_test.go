@@ -398,6 +398,31 @@ func TestALoginThatIsNotDurableIsFound(t *testing.T) {
 	}
 }
 
+// The setting of a login says nothing of those of others.
+func TestALoginWithItsOwnSettingDoesNotVouchForOthers(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	asks, stores := pgtest.Login(t, db, "outbox_reader"), pgtest.Login(t, db, "outbox_producer")
+	name := stores.Config().ConnConfig.User
+	found := func() bool {
+		return slices.ContainsFunc(examine(t, Patient{Pool: asks}), func(f Finding) bool {
+			return f.Question == "server" && f.Severity == Warning && strings.Contains(f.What, "hides the server's") && strings.Contains(f.What, "role "+name)
+		})
+	}
+	if found() {
+		t.Error("warned of a login without a setting of its own")
+	}
+	exec(t, db, `ALTER ROLE `+asks.Config().ConnConfig.User+` SET synchronous_commit = on`)
+	asks.Reset()
+	if !found() {
+		t.Error("not warned of a login with a setting of its own")
+	}
+	exec(t, db, `ALTER ROLE `+name+` SET synchronous_commit = on`)
+	if found() {
+		t.Error("warned of a role that has a setting, too")
+	}
+}
+
 func TestARoleThatMayNotReadIsPointedToOneThatMay(t *testing.T) {
 	t.Parallel()
 	if got := remedy(&pgconn.PgError{Code: pgsession.InsufficientPrivilege}); !strings.Contains(got, "outbox_reader") {

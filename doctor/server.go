@@ -41,6 +41,10 @@ func (e *examination) server(ctx context.Context) error {
 			": a crash loses jobs that were committed by sessions other than ours, and behind a pooler by ours, too",
 			"set it to on for the roles that enqueue and work")
 	}
+	if s.Hidden != "" {
+		e.find(Warning, "the synchronous_commit of this login hides the server's, which counts for "+s.Hidden,
+			"ask with a login that has none of its own, or see that it is on in postgresql.conf")
+	}
 	if s.Autovacuum != "on" {
 		e.find(Problem, "autovacuum is off: claims slow down without bound", "set it to on")
 	}
