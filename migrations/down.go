@@ -11,7 +11,7 @@ import (
 
 // Down removes the schema, if there is nothing in it that anybody could miss: no job, open or
 // closed, no event, no schedule, no token, no act in the audit, nothing of what consumers have
-// handled. What is not ours but depends on it, a
+// handled, no saved view, no pause or limit of a queue, no sink. What is not ours but depends on it, a
 // view for example, is an error, too. The roles stay: only the server's administrator knows
 // who else uses them.
 func Down(ctx context.Context, pool *pgxpool.Pool) error {
@@ -24,7 +24,7 @@ func Down(ctx context.Context, pool *pgxpool.Pool) error {
 // missed are the tables whose rows somebody could miss.
 var missed = []string{
 	"outbox.jobs", "outbox.history", "outbox.events", "outbox.schedules", "outbox.tokens",
-	"outbox.audit", "outbox.inbox", "outbox.inbox_positions",
+	"outbox.audit", "outbox.inbox", "outbox.inbox_positions", "outbox.saved_views", "outbox.queues", "outbox.sinks",
 }
 
 func down(ctx context.Context, tx pgx.Tx) error {
@@ -51,7 +51,10 @@ func down(ctx context.Context, tx pgx.Tx) error {
 		UNION ALL SELECT 'tokens' WHERE EXISTS (SELECT FROM outbox.tokens)
 		UNION ALL SELECT 'acts in the audit' WHERE EXISTS (SELECT FROM outbox.audit)
 		UNION ALL SELECT 'messages that consumers have handled' WHERE EXISTS (SELECT FROM outbox.inbox)
-		UNION ALL SELECT 'positions of consumers' WHERE EXISTS (SELECT FROM outbox.inbox_positions)`)
+		UNION ALL SELECT 'positions of consumers' WHERE EXISTS (SELECT FROM outbox.inbox_positions)
+		UNION ALL SELECT 'saved views' WHERE EXISTS (SELECT FROM outbox.saved_views)
+		UNION ALL SELECT 'paused or limited queues' WHERE EXISTS (SELECT FROM outbox.queues WHERE paused_at IS NOT NULL OR limited)
+		UNION ALL SELECT 'positions of sinks' WHERE EXISTS (SELECT FROM outbox.sinks)`)
 	if err != nil {
 		return err
 	}

@@ -72,11 +72,15 @@ func TestUpDownUpGivesTheSameSchema(t *testing.T) {
 func TestDownRemovesNothingThatSomebodyMayMiss(t *testing.T) {
 	t.Parallel()
 	for made, want := range map[string]string{
-		`SELECT outbox.enqueue('k')`:                                                                "open jobs",
-		`SELECT outbox.cancel(outbox.enqueue('k'), 'ada')`:                                          "closed jobs, acts in the audit",
-		`INSERT INTO outbox.inbox (consumer, message_id) VALUES ('c', '1')`:                         "messages that consumers have handled",
-		`INSERT INTO outbox.inbox_positions (consumer, source, partition) VALUES ('c', 'topic', 0)`: "positions of consumers",
-		`CREATE VIEW public.mine AS SELECT id FROM outbox.keys_`:                                    "depend on them",
+		`SELECT outbox.enqueue('k')`:                                                                                                "open jobs",
+		`SELECT outbox.cancel(outbox.enqueue('k'), 'ada')`:                                                                          "closed jobs, acts in the audit",
+		`INSERT INTO outbox.inbox (consumer, message_id) VALUES ('c', '1')`:                                                         "messages that consumers have handled",
+		`INSERT INTO outbox.inbox_positions (consumer, source, partition) VALUES ('c', 'topic', 0)`:                                 "positions of consumers",
+		`INSERT INTO outbox.saved_views (tenant_id, person, name, query, saved_by) VALUES (gen_random_uuid(), '', 'n', 'q', 'ada')`: "saved views",
+		`INSERT INTO outbox.queues (queue, paused_at) VALUES ('q', now())`:                                                          "paused or limited queues",
+		`INSERT INTO outbox.queues (queue, max_running) VALUES ('q', 1)`:                                                            "paused or limited queues",
+		`INSERT INTO outbox.sinks (sink, top) VALUES ('s', 7)`:                                                                      "positions of sinks",
+		`CREATE VIEW public.mine AS SELECT id FROM outbox.keys_`:                                                                    "depend on them",
 	} {
 		db := pgtest.New(t)
 		run(t, db, strings.ReplaceAll(made, "id FROM outbox.keys_", "queue FROM outbox.keys"))
