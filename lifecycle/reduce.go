@@ -43,8 +43,9 @@ var (
 	// between are missing.
 	ErrGap = errors.New("events are missing")
 	// ErrConflict is returned by [Reduce] for an event that neither follows the last one nor repeats one: it belongs to
-	// another job, gives another previous state, has the number of the last event but other content, or closes the job
-	// at an earlier number. After a restore from a backup, the database gives out numbers a second time.
+	// another job, gives another previous state, has the number of the last event but another state or epoch, or closes
+	// the job at an earlier number. After a restore from a backup, the database gives out numbers a second time. An
+	// event with such a number that leaves the same state and epoch is taken for a repeat.
 	ErrConflict = errors.New("the event contradicts those before it")
 )
 
