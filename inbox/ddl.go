@@ -2,7 +2,11 @@ package inbox
 
 // DDL creates the tables that [Once] and [Position.Advance] write to, in a database without any other part of
 // Posthaste. It may be run repeatedly. It locks nothing that exists.
-const DDL = `CREATE SCHEMA IF NOT EXISTS outbox;
+const DDL = `DO $$ BEGIN
+    IF to_regnamespace('outbox') IS NULL THEN -- IF NOT EXISTS would ask for the privilege all the same
+        CREATE SCHEMA IF NOT EXISTS outbox;
+    END IF;
+END $$;
 
 CREATE TABLE IF NOT EXISTS outbox.inbox (
     consumer    text        NOT NULL,

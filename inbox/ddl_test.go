@@ -1,6 +1,7 @@
 package inbox_test
 
 import (
+	"context"
 	"regexp"
 	"strings"
 	"testing"
@@ -33,8 +34,8 @@ func TestDDLIsWhatTheMigrationMakes(t *testing.T) {
 	}
 
 	ddl := strings.ReplaceAll(inbox.DDL, "IF NOT EXISTS ", "")
-	ddl, hasSchema := strings.CutPrefix(ddl, "CREATE SCHEMA outbox;\n")
-	if !hasSchema {
+	schema, ddl, _ := strings.Cut(ddl, "END $$;\n")
+	if !strings.Contains(schema, "CREATE SCHEMA outbox;") {
 		t.Error("DDL does not begin with the schema, which the other database does not have")
 	}
 	if diff := cmp.Diff(words(up), words(ddl)); diff != "" {
@@ -45,6 +46,27 @@ func TestDDLIsWhatTheMigrationMakes(t *testing.T) {
 var comment = regexp.MustCompile(`--.*`)
 
 func words(sql string) []string { return strings.Fields(comment.ReplaceAllString(sql, "")) }
+
+// The schema may belong to somebody else, who lets a service create its tables there.
+func TestDDLNeedsNoRightToMakeASchemaThatExists(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewEmpty(t)
+	service := pgtest.Login(t, db, "pg_monitor")
+	role := service.Config().ConnConfig.User
+	if _, err := db.Exec(t.Context(), `CREATE SCHEMA outbox; GRANT USAGE, CREATE ON SCHEMA outbox TO `+role); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // or the role cannot be dropped
+		if _, err := db.Exec(context.Background(), `DROP SCHEMA outbox CASCADE`); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 2 {
+		if _, err := service.Exec(t.Context(), inbox.DDL); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
 
 func TestOnceWorksInADatabaseOfItsOwn(t *testing.T) {
 	t.Parallel()
