@@ -3,7 +3,6 @@ package outboxtest
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,7 +20,7 @@ import (
 //
 // A failed statement outside a transaction is undone on its own, and so is a transaction that is rolled back (both are
 // savepoints). There is only one connection: a transaction begun while another is open waits for the other to end, and
-// fails after a second. Several goroutines may use a DB.
+// fails after a second, as does a statement, even a query. Several goroutines may use a DB.
 type DB struct {
 	t      testing.TB
 	conn   *connection
@@ -145,31 +144,21 @@ func (d *DB) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return results
 }
 
-// alone executes one statement as a transaction of its own; a read may run alongside an open one.
+// alone executes one statement as a transaction of its own. It does not run within an open one, whose uncommitted
+// changes it would see, and whose locks would not stop it, unlike in production.
 func (d *DB) alone(ctx context.Context, sql string, do func(context.Context) error) error {
 	if l := d.life.Load(); l != nil {
 		l.at("before", sql)
 		defer l.at("after", sql)
 	}
-	select {
-	case d.turn <- struct{}{}:
-		defer func() { <-d.turn }()
-	default:
-		if !reads(sql) {
-			if err := d.takeTurn(ctx); err != nil {
-				return err
-			}
-			defer func() { <-d.turn }()
-		}
+	if err := d.takeTurn(ctx); err != nil {
+		return err
 	}
+	defer func() { <-d.turn }()
 	return d.conn.one(ctx, func(ctx context.Context) error { return d.conn.saved(ctx, do) })
 }
 
-func reads(sql string) bool {
-	return strings.HasPrefix(strings.ToUpper(strings.TrimSpace(sql)), "SELECT")
-}
-
-// patience is how long a transaction waits for the open one to end.
+// patience is how long a transaction or statement waits for the open transaction to end.
 const patience = time.Second
 
 func (d *DB) takeTurn(ctx context.Context) error {

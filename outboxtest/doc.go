@@ -13,6 +13,8 @@
 // # What differs from production
 //
 // There is one transaction, and so one connection and no commit. Nobody is notified, and nobody else sees any of it.
+// While a transaction is open, other statements of the test and its handlers fail, because here they would see what is
+// not committed, and wait for no lock. The engine's own statements, and those sent on a transaction's Conn, still do.
 // Therefore anything that runs in parallel is not tested: two workers, lost leases (except by CrashEverywhere), limits
 // and rates of queues, outages of a whole kind, retention, relays. Jobs run one after the other, in order of urgency.
 // In every statement, now() is the beginning of the test; the engine's own statements use the time at which each of
