@@ -287,6 +287,48 @@ func TestCrashEverywhereAcceptsIdempotentHandlers(t *testing.T) {
 	}
 }
 
+// A default says that two runs differ only if it calls what differs.
+func TestColumnsWithConstantDefaultsAreCompared(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	for column, compared := range map[string]bool{
+		`timestamptz DEFAULT '-infinity'`:                           true,
+		`timestamptz(3) DEFAULT '2000-01-01'::timestamptz(3)`:       true,
+		`timestamp DEFAULT (to_timestamp(0) AT TIME ZONE 'UTC')`:    true,
+		`uuid DEFAULT '00000000-0000-0000-0000-000000000001'::uuid`: true,
+		`text DEFAULT 'now() or random() at ''CURRENT_DATE'''`:      true,
+		`text[] DEFAULT ARRAY['nextval(']::text[]`:                  true,
+		`text DEFAULT current_setting('outboxtest.none', true)`:     true,
+		`int`:                              true,
+		`bigserial`:                        false,
+		`int GENERATED ALWAYS AS IDENTITY`: false,
+		`timestamptz DEFAULT now()`:        false,
+		`timestamptz DEFAULT ('2000-01-01'::timestamptz + (now() - now()))`: false,
+		`timestamptz DEFAULT CURRENT_TIMESTAMP`:                             false,
+		`date DEFAULT CURRENT_DATE`:                                         false,
+		`timestamptz DEFAULT clock_timestamp()`:                             false,
+		`text DEFAULT ('a' || gen_random_uuid()::text)`:                     false,
+		`double precision DEFAULT random()`:                                 false,
+		`uuid DEFAULT outbox.uuid_v7()`:                                     false,
+		`text DEFAULT ('x'::text || pg_current_xact_id()::text)`:            false,
+	} {
+		t.Run(column, func(t *testing.T) {
+			db := outboxtest.New(t, pool)
+			exec(t, db, `CREATE TABLE made (o int, c `+column+`)`)
+			mux := handle(func(ctx context.Context, job *outbox.Job[receipt]) error {
+				_, err := db.Exec(ctx, `INSERT INTO made (o) VALUES (1)`)
+				return err
+			})
+			said := fails(t, func(t testing.TB) {
+				outboxtest.CrashEverywhere(t, outboxtest.NewWorker(t, db, mux, outboxtest.Config{}), receipt{}, outboxtest.Effects{Tables: []string{"made"}})
+			})
+			if strings.Contains(said, `"c":`) != compared {
+				t.Errorf("want it compared: %t, but it said\n%s", compared, said)
+			}
+		})
+	}
+}
+
 // Nothing of a handler runs when it is dead.
 func TestNothingRunsAfterACrash(t *testing.T) {
 	t.Parallel()
