@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -126,5 +128,44 @@ func TestAHandlerSeesAJobThatHasBecomeOlder(t *testing.T) {
 	enqueue(t, db, receipt{}, outbox.Options{Delay: 48 * time.Hour})
 	if got := statuses(outboxtest.NewWorker(t, db, mux, outboxtest.Config{}).Advance(48 * time.Hour)); got != "succeeded" {
 		t.Error(got)
+	}
+}
+
+// Tables of the test's own may have the policy of docs/guides/tenants.md, for which "*" is no tenant. A view has its
+// condition also for a superuser.
+func TestTablesWithAPolicyAreReadForTheTestsTenant(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, {0: 7}} {
+		root, err := pgtest.New(t).Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = root.Rollback(context.Background()) })
+		exec(t, root, `CREATE TABLE all_invoices (tenant_id uuid, n int, due_at timestamptz)`)
+		exec(t, root, `CREATE VIEW invoices AS SELECT * FROM all_invoices WHERE tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid`)
+		exec(t, root, `INSERT INTO all_invoices VALUES ($1, 1, now() + interval '1 hour'), (gen_random_uuid(), 1, now() + interval '1 hour')`, tenant)
+		exec(t, root, `SELECT set_config('app.tenant_id', $1, true)`, tenant.String())
+		db := outboxtest.Within(t, root)
+		handler := func(n func(*outbox.Job[receipt]) int) *dispatcher.Mux {
+			return handle(func(ctx context.Context, job *outbox.Job[receipt]) error {
+				return job.Tx(ctx, func(tx pgx.Tx) error {
+					_, err := tx.Exec(ctx, `INSERT INTO all_invoices VALUES ($1, $2)`, tenant, n(job))
+					return errors.Join(err, job.Complete(ctx, tx))
+				})
+			})
+		}
+		effects := outboxtest.Effects{Tables: []string{"invoices"}, Options: outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: "k"}}}
+		if said := fails(t, func(t testing.TB) {
+			mux := handler(func(job *outbox.Job[receipt]) int { return job.Attempt + 1 })
+			outboxtest.CrashEverywhere(t, outboxtest.NewWorker(t, db, mux, outboxtest.Config{}), receipt{}, effects)
+		}); !strings.Contains(said, "invoices {") || strings.Contains(said, "22P02") {
+			t.Errorf("CrashEverywhere said %s", said)
+		}
+		w := outboxtest.NewWorker(t, db, handler(func(*outbox.Job[receipt]) int { return 2 }), outboxtest.Config{Columns: []string{"invoices.due_at"}})
+		outboxtest.CrashEverywhere(t, w, receipt{}, effects)
+		w.Advance(time.Hour)
+		if n := ask[int](t, db, `SELECT count(*) FROM all_invoices WHERE due_at <= now()`); n != 1 {
+			t.Errorf("%d invoices are due, want that of the tenant", n)
+		}
 	}
 }

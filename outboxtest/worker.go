@@ -103,11 +103,19 @@ func (w *Worker) start(ctx context.Context, l *life) (*dispatcher.Inline, error)
 func (w *Worker) inTx(do func(pgx.Tx) error) error {
 	ctx := context.Background()
 	return pgx.BeginFunc(ctx, w.db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', '*', true)`); err != nil {
+		if err := setTenant(ctx, tx, allTenants); err != nil {
 			return err
 		}
 		return do(tx)
 	})
+}
+
+// allTenants is the app.tenant_id of the engine.
+const allTenants = "*"
+
+func setTenant(ctx context.Context, tx pgx.Tx, tenant string) error {
+	_, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', $1, true)`, tenant)
+	return err
 }
 
 // Work runs the most urgent due job and returns its outcome. If its kind is handled in batches, Work runs a batch of
