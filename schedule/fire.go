@@ -62,10 +62,15 @@ func plan(r row, now time.Time) (firing, error) {
 	if len(f.ticks) > 0 && Missed(r.Missed) == Skip && now.Sub(f.ticks[0]) >= lateAfter {
 		f.ticks = nil
 	}
-	if most := max(maxFiringBytes/max(len(r.Payload), 1), 1); len(f.ticks) > most { // the next round takes the others
+	return f.cut(max(maxFiringBytes/max(len(r.Payload), 1), 1)), nil
+}
+
+// cut returns the firing with at most so many ticks; the next round takes the others.
+func (f firing) cut(most int) firing {
+	if len(f.ticks) > most {
 		f.ticks, f.next = f.ticks[:most], f.ticks[most]
 	}
-	return f, nil
+	return f
 }
 
 // These bound what one transaction enqueues, so that it finishes within its time limit.
@@ -141,6 +146,22 @@ type firer struct {
 	log     *slog.Logger
 	refused map[string]aside // see setAside
 	turned  time.Time        // when pages that leave tenants out last began
+	limits  limits           // of the next transaction
+}
+
+// limits bound what a transaction fires.
+type limits struct{ firings, ticks int }
+
+// after returns the limits that follow a transaction with these amounts: half of them if it took too long, because the
+// database stores jobs slowly or their payloads take long to send, and twice the limits so far if it was quick.
+func (l limits) after(tried limits, took time.Duration, err error) limits {
+	switch {
+	case took >= statementTimeout:
+		return limits{max(min(l.firings, tried.firings)/2, 1), max(min(l.ticks, tried.ticks)/2, 1)}
+	case err == nil && took < statementTimeout/4:
+		return limits{min(2*l.firings, maxFirings), min(2*l.ticks, maxFiringTicks)}
+	}
+	return l
 }
 
 // fire fires up to maxFirings due schedules and returns how many it advanced. While more are due, it follows up once a
@@ -171,7 +192,7 @@ const (
 // page fires up to maxFirings schedules. If the database refuses one of them, or another transaction has locked rows
 // that one of them would store, page fires them one by one and sets that one aside.
 func (f *firer) page(ctx context.Context, passed []string) (fired int, crowd []string, err error) {
-	firings, more, first, err := f.some(ctx, maxFirings, passed)
+	firings, more, first, err := f.some(ctx, f.limits.firings, passed)
 	if more {
 		crowd = crowdOf(firings)
 	}
@@ -208,15 +229,16 @@ func crowdOf(firings []firing) (tenants []string) {
 }
 
 // some runs one transaction. It returns what it fired, whether more may be due, and the first schedule that it locked.
-func (f *firer) some(ctx context.Context, most int32,
+func (f *firer) some(ctx context.Context, most int,
 	passed []string,
 ) (firings []firing, more bool, first *row, err error) {
+	began, tried := time.Now(), limits{most, f.limits.ticks}
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	err = transact(bound, f.pool, func(tx pgx.Tx) error {
 		rows, err := sqlgen.New(tx).LockDueSchedules(bound, sqlgen.LockDueSchedulesParams{
 			SetAside: f.aside(),
-			Passed:   passed, MaxSchedules: most,
+			Passed:   passed, MaxSchedules: int32(most),
 		})
 		if err != nil {
 			return fmt.Errorf("lock due schedules: %w", err)
@@ -226,25 +248,11 @@ func (f *firer) some(ctx context.Context, most int32,
 				return err
 			}
 		}
-		more = len(rows) == int(most)
-		ticks, bytes := 0, 0
-		for _, r := range rows {
-			if first == nil {
-				first = &r
-			}
-			if ticks >= maxFiringTicks || bytes >= maxFiringBytes {
-				more = true
-				break // the others remain due
-			}
-			planned, err := plan(r, r.Now.Time)
-			if err != nil {
-				f.setAside(ctx, r, err)
-				continue
-			}
-			firings = append(firings, planned)
-			moreTicks, moreBytes := planned.size()
-			ticks, bytes = ticks+moreTicks, bytes+moreBytes
+		if len(rows) > 0 {
+			first = &rows[0]
 		}
+		firings, tried.ticks, more = f.planAll(ctx, rows)
+		tried.firings, more = len(firings), more || len(rows) == most
 		if len(firings) == 0 {
 			return nil
 		}
@@ -253,6 +261,9 @@ func (f *firer) some(ctx context.Context, most int32,
 		}
 		return nil
 	})
+	if ctx.Err() == nil {
+		f.limits = f.limits.after(tried, time.Since(began), err)
+	}
 	if err != nil {
 		return nil, false, first, err
 	}
@@ -260,6 +271,27 @@ func (f *firer) some(ctx context.Context, most int32,
 		f.report(ctx, done)
 	}
 	return firings, more, first, nil
+}
+
+// planAll returns the firings of schedules, as many as a transaction may fire, with the number of their ticks, and
+// whether others remain due.
+func (f *firer) planAll(ctx context.Context, rows []row) (firings []firing, ticks int, more bool) {
+	bytes := 0
+	for _, r := range rows {
+		if ticks >= f.limits.ticks || bytes >= maxFiringBytes {
+			return firings, ticks, true
+		}
+		planned, err := plan(r, r.Now.Time)
+		if err != nil {
+			f.setAside(ctx, r, err)
+			continue
+		}
+		planned = planned.cut(f.limits.ticks)
+		firings = append(firings, planned)
+		moreTicks, moreBytes := planned.size()
+		ticks, bytes = ticks+moreTicks, bytes+moreBytes
+	}
+	return firings, ticks, false
 }
 
 // report counts and logs a committed firing.

@@ -212,6 +212,50 @@ func TestManyLargeJobsAreFiredInParts(t *testing.T) {
 	}
 }
 
+// A database that takes long to store jobs gets fewer of them at once, until they finish in time.
+func TestWhatTakesTooLongIsFiredInParts(t *testing.T) {
+	t.Parallel()
+	for name, due := range map[string]string{
+		"schedules": `INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, key, missed, next_at, since)
+			SELECT CASE WHEN i % 2 = 0 THEN $1::uuid ELSE $2::uuid END, 's' || i, '1 hour', 'k', '1', CASE WHEN i % 3 = 0 THEN 'k' END, 'once',
+				now() - interval '1 hour', now() - interval '1 hour' FROM generate_series(1, 90) AS i`,
+		"missed ticks": `INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, key, missed, missed_limit, next_at, since)
+			SELECT tenant, 's', '1 hour', 'k', '1', key, 'all', 45, now() - interval '45 hours', now() - interval '45 hours'
+			FROM (VALUES ($1::uuid, 'k'), ($2::uuid, NULL)) AS of_tenants (tenant, key)`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			s := newScheduler(t, db)
+			exec(t, db, due, outbox.RootTenant, outbox.NewID())
+			exec(t, db, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.08); RETURN NEW; END $$`)
+			exec(t, db, `CREATE TRIGGER slow BEFORE INSERT ON outbox.jobs FOR EACH ROW EXECUTE FUNCTION slow()`)
+			left := func() int {
+				return ask[int](t, db, `SELECT count(*) FROM outbox.schedules WHERE next_at <= now()`)
+			}
+			failed := 0
+			for range 20 {
+				if left() == 0 {
+					break
+				}
+				if _, err := s.firer.fire(t.Context()); err != nil {
+					failed++
+				}
+			}
+			n := ask[int](t, db, `SELECT count(DISTINCT (tenant_id, headers ->> 'schedule', headers ->> 'scheduled_for')) FROM outbox.jobs`)
+			if left() != 0 || failed == 0 || n != 90 || ask[int](t, db, `SELECT count(*) FROM outbox.jobs`) != 90 {
+				t.Errorf("%d schedules are left and %d jobs stored after %d failures, want none and 90 after some", left(), n, failed)
+			}
+			for range 12 { // which has nothing to do, and so is quick
+				fire(t, s)
+			}
+			if want := (limits{maxFirings, maxFiringTicks}); s.firer.limits != want {
+				t.Errorf("the limits are %+v in the end, want %+v again", s.firer.limits, want)
+			}
+		})
+	}
+}
+
 // The process that holds the row fires; nobody waits for it, and a process that
 // comes after finds the next tick.
 func TestATickIsFiredByOneProcess(t *testing.T) {

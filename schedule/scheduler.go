@@ -133,7 +133,10 @@ func (s *Scheduler) open(ctx context.Context) (err error) {
 	if s.pool, err = openPool(ctx, s.user); err != nil {
 		return err
 	}
-	s.firer = &firer{pool: s.pool, metrics: s.metrics, log: s.log, refused: map[string]aside{}}
+	s.firer = &firer{
+		pool: s.pool, metrics: s.metrics, log: s.log, refused: map[string]aside{},
+		limits: limits{maxFirings, maxFiringTicks},
+	}
 	s.declarer = &declarer{declared: s.declared, pool: s.pool, firer: s.firer, log: s.log}
 	return nil
 }
