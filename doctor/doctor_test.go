@@ -398,6 +398,22 @@ func TestALoginThatIsNotDurableIsFound(t *testing.T) {
 	}
 }
 
+// With HistoryAhead 1, or from midnight on with 2, there is only tomorrow until the reaper's next look.
+func TestOneDayAheadIsEnough(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `DO $$ DECLARE d text; BEGIN
+		FOR d IN SELECT inhrelid::regclass FROM pg_inherits
+			WHERE inhparent IN ('outbox.history'::regclass, 'outbox.events'::regclass)
+			  AND right(inhrelid::regclass::text, 8) > to_char((now() + interval '1 day') AT TIME ZONE 'UTC', 'YYYYMMDD')
+		LOOP EXECUTE 'DROP TABLE ' || d; END LOOP; END $$`)
+	for _, f := range examine(t, Patient{Pool: db}) {
+		if f.Question == "tables" && (f.Severity != OK || !strings.Contains(f.What, "partitions for 1 day ahead")) {
+			t.Errorf("found %+v", f)
+		}
+	}
+}
+
 // The setting of a login says nothing of those of others.
 func TestALoginWithItsOwnSettingDoesNotVouchForOthers(t *testing.T) {
 	t.Parallel()
