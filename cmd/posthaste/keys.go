@@ -39,7 +39,7 @@ func (p *program) keysCommand() *cli.Command {
 			},
 			{
 				Name: "unblock", Usage: "retry the dead letters that hold a key up, at their old places, and let the others follow", ArgsUsage: "KEY [--queue QUEUE]",
-				Flags:  append(operatorFlags(), queueFlag(), tenantFlag(), reasonFlag(), dryRunFlag("show the key")),
+				Flags:  append(operatorFlags(), queueFlag(), tenantFlag(), reasonFlag(), dryRunFlag("show the key"), yesFlag()),
 				Action: p.unblockKey,
 			},
 		},
@@ -148,12 +148,16 @@ func (p *program) unblockKey(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o keyActs) error {
+		key, err := o.Key(ctx, name)
+		if err != nil {
+			return err
+		}
 		if c.Bool("dry-run") {
-			key, err := o.Key(ctx, name)
-			if err != nil {
-				return err
-			}
 			_, err = fmt.Fprintf(p.stdout, "would unblock: %s (%s)\n", name, toUnblock(key))
+			return err
+		}
+		verb := fmt.Sprintf("unblock %s (%s): retry, or let run,", name, toUnblock(key))
+		if err := p.sure(ctx, c, verb, int(key.Blocked+key.DeadLetters), "jobs"); err != nil {
 			return err
 		}
 		retried, err := o.Unblock(ctx, name)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // More keys than a page has are listed page after page.
@@ -68,5 +69,32 @@ func TestKeysListShowUnblock(t *testing.T) {
 	}
 	if got := rows("keys", "show", "order 7"); len(got) != 1 || got[0]["waiting"] != 1.0 || got[0]["parked_since"] != nil {
 		t.Errorf("got %v, want the key with a waiting job, not parked", got)
+	}
+}
+
+func TestUnblockingManyJobsIsConfirmed(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	for _, way := range []env{direct, through} {
+		for _, tenant := range []string{outbox.RootTenant.String(), "00000000-0000-0000-0000-00000000000a"} {
+			sqlExec(t, db, `DELETE FROM outbox.jobs`)
+			sqlExec(t, db, `DELETE FROM outbox.keys`)
+			for range 3 {
+				ok(t, direct, "enqueue", "--key", "k", "--tenant", tenant, "greet")
+			}
+			sqlExec(t, db, `UPDATE outbox.jobs SET status = 'blocked'`)
+			sqlExec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key, parked_at) SELECT DISTINCT tenant_id, queue, key, now() FROM outbox.jobs`)
+			r := posthaste(t, way, "", "keys", "unblock", "k", "--tenant", tenant)
+			if want := "(parked; blocked: 3; dead letters: 0): retry, or let run, 3 jobs? Not a terminal"; r.code != exitUsage || !strings.Contains(r.errOut, want) {
+				t.Errorf("without --yes: %+v, want %q", r, want)
+			}
+			if got := rows(t, direct, "keys", "list", "--parked"); len(got) != 1 {
+				t.Errorf("parked keys are %v, want the one as before", got)
+			}
+			ok(t, way, "keys", "unblock", "k", "--tenant", tenant, "--yes")
+			if got := rows(t, direct, "keys", "list", "--parked"); len(got) != 0 {
+				t.Errorf("parked keys are %v, want none", got)
+			}
+		}
 	}
 }

@@ -441,7 +441,7 @@ func TestActsGiveTheirReason(t *testing.T) {
 		ok(t, way, "enqueue", "mail", "--key", "k", "--ordered")
 		bury(t, db, "mail")
 		lines := []string{
-			"queues pause mail", "queues resume mail", "queues limit mail --max-running 2", "queues limit mail --no-max-running", "keys unblock k",
+			"queues pause mail", "queues resume mail", "queues limit mail --max-running 2", "queues limit mail --no-max-running", "keys unblock k --yes",
 			"schedules create s --kind report --every 1h", "schedules change s --every 2h", "schedules pause s", "schedules resume s", "schedules run s", "schedules delete s",
 		}
 		for _, line := range lines {
