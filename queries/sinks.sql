@@ -180,12 +180,12 @@ WHERE sink = @sink;
 
 -- name: SeekSink :many
 -- SeekSink makes a sink continue after a position of the log, unless the sink is no longer on the same side of it as
--- when it was seen: a sink that has passed the position meanwhile does not go back to it. Going forward counts all visible events up to there as published;
--- among the last ten thousand positions those without an event become holes, whose transactions may still run. Going
--- back lets events become jobs again if their jobs are closed and the sink refuses them again. A failover undoes
--- neither: the sink's marks move to the new position. Afterwards the sink has no owner: the former one reads the cursor
--- again, and whatever it has under way is refused. SeekSink returns where the sink was, whether it has moved, and how
--- many events that skips or publishes again.
+-- when it was seen: a sink that has passed the position meanwhile does not go back to it. Going forward counts all
+-- visible events up to there as published; among the last ten thousand positions those without an event become holes,
+-- whose transactions may still run. Going back lets events become jobs again if their jobs are closed and the sink
+-- refuses them again. A failover undoes neither: the sink's marks move to the new position. Afterwards the sink has no
+-- owner: the former one reads the cursor again, and whatever it has under way is refused. SeekSink returns where the
+-- sink was, whether it has moved, and how many events that skips or publishes again.
 WITH RECURSIVE target AS (
     SELECT @position::bigint AS position, last_value AS last FROM outbox.events_position_seq
 ), found AS MATERIALIZED (
@@ -200,7 +200,8 @@ WITH RECURSIVE target AS (
 ), counted AS ( -- as in SinkMove
     SELECT (SELECT count(*)
             FROM outbox.events
-            WHERE events.position > least(passed.top, target.position) AND events.position <= greatest(passed.top, target.position))
+            WHERE events.position > least(passed.top, target.position)
+              AND events.position <= greatest(passed.top, target.position))
            + CASE WHEN passed.forward THEN (
                SELECT count(*)
                FROM found
