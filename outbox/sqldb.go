@@ -88,7 +88,7 @@ func (s sqlDB) inTx(ctx context.Context, do func(DB) error) error {
 	return tx.Commit()
 }
 
-// inManualSQLTx is inManualTx for a *sql.Conn.
+// inManualSQLTx reports what inManualTx does, for a *sql.Conn.
 func inManualSQLTx(raw func(func(driver any) error) error) (begun bool, err error) {
 	err = raw(func(driver any) error {
 		conn, ok := driver.(interface{ Conn() *pgx.Conn })
