@@ -15,7 +15,7 @@ type server struct {
 	Standby                                            bool
 	ReadOnly, Fsync, FullPageWrites, SynchronousCommit string
 	NotDurable                                         string // roles that may store jobs with synchronous_commit off
-	Hidden                                             string // those with the server's default, if our login has its own
+	Hidden                                             string // those with the server's, if ours has its own
 	Autovacuum, Version                                string
 	Clock                                              time.Time
 	PID                                                uint32

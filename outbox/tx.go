@@ -34,8 +34,8 @@ type producerTx struct {
 	// deferOff is set by Begin, Conn and LargeObjects: statements may bypass this type, so nothing is deferred.
 	deferOff bool
 
-	// aborted is set when a batch failed and Postgres does not know: the error after which a transaction accepts nothing
-	// but ROLLBACK.
+	// aborted is set when a batch failed and Postgres does not know: the error after which a transaction accepts only
+	// ROLLBACK.
 	aborted error
 }
 
@@ -83,8 +83,8 @@ func (t *producerTx) deferEvent(row *eventRow, event Event) DB {
 	return &deferral{t, queued{verb: "publish", name: row.Topic, size: len(row.Payload)}}
 }
 
-// keep returns the payload of a value for a statement that is sent later: the bytes of a [Raw] belong to the caller, who
-// may write something else to them meanwhile.
+// keep returns the payload of a value for a statement that is sent later: the bytes of a [Raw] belong to the caller,
+// who may write something else to them meanwhile.
 func keep(payload []byte, of any) []byte {
 	switch of.(type) {
 	case Raw, *Raw:
