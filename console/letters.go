@@ -45,22 +45,26 @@ func (l letters) total() (n int64) {
 	return n
 }
 
-// group returns the group of the page. If the groups are not known, it is made of the first letter, without a count.
-func (l letters) group() (g operator.DeadLetterGroup) {
+// group returns the group of the page. If the groups are not known, it is what the page was asked for, with the error of
+// the first letter and without a count.
+func (l letters) group() operator.DeadLetterGroup {
 	if len(l.groups) > 0 {
-		g = l.groups[0]
-	} else if len(l.jobs) > 0 {
+		return l.groups[0]
+	}
+	g := operator.DeadLetterGroup{Fingerprint: l.filter.Fingerprint, Kind: l.filter.Kind}
+	if len(l.jobs) > 0 {
 		j := l.jobs[0]
-		g = operator.DeadLetterGroup{
-			Fingerprint: j.Fingerprint, Kind: j.Kind, ErrorCode: j.ErrorCode,
-			Message: j.ErrorMessage,
-		}
+		g.Kind, g.ErrorCode, g.Message = j.Kind, j.ErrorCode, j.ErrorMessage
 	}
 	return g
 }
 
-// none reports whether no letter of the group is left. The list is newer than the groups, and knows.
-func (l letters) none() bool { return len(l.jobs) == 0 && l.before.IsZero() && l.next.IsZero() }
+// none reports whether no letter is left on this page of the group or on those behind it. The list is newer than the
+// groups, and knows.
+func (l letters) none() bool { return len(l.jobs) == 0 && l.next.IsZero() }
+
+// known reports whether there is a letter, or was when the groups were counted: without one there is nothing to act on.
+func (l letters) known() bool { return len(l.jobs)+len(l.groups) > 0 }
 
 func (s *site) letters(v *visit) (err error) {
 	l := letters{}

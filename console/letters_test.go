@@ -135,6 +135,43 @@ func TestALetterListGoesOn(t *testing.T) {
 	r.get("letters?error=c1&kind=k&before="+letters[49].ID.String()).is(200).has("1 job shown", "Newest")
 }
 
+// A colleague replays the group while a person reads its second page. What the page offers then must still be about the
+// group, not about all dead letters.
+func TestAPageOfAGroupThatIsGoneOffersNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	gone := r.deadLetter(tenantA, "k", "c", "m")
+	r.deadLetter(tenantA, "k", "other", "another message")
+	for _, who := range []*rig{r, r.as("a")} {
+		for _, place := range []string{"", "&before=" + gone.String()} {
+			page := who.get("letters?error=c9&kind=k" + place).is(200)
+			for _, act := range []string{"letters-replay", "letters-dismiss"} {
+				if strings.Contains(page.Body.String(), act) {
+					t.Errorf("%s: the page offers %s", place, act)
+				}
+			}
+			if place == "" {
+				page.has("None is left")
+			} else {
+				page.has("No older ones are left", "Newest").hasSource(t, `href="letters?error=c9&amp;kind=k"`)
+			}
+		}
+	}
+}
+
+// While it is not known how many letters a group has, its acts are those of the group.
+func TestTheActsOfAGroupNameItThoughItIsNotCounted(t *testing.T) {
+	t.Parallel()
+	nobody, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nobody.Close)
+	r := newRig(t, func(c *console.Config) { c.Watch = watch.New(nobody, watch.Config{}) })
+	r.deadLetter(tenantA, "k", "c", "m")
+	r.get("letters?error=c1&kind=k").is(200).hasSource(t, `href="letters-replay?error=c1&amp;kind=k"`, `href="letters-dismiss?error=c1&amp;kind=k"`)
+}
+
 func TestKeysThatHoldJobsUp(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -201,5 +238,6 @@ func TestACommandQuotesTheQueue(t *testing.T) {
 	r.exec(`INSERT INTO outbox.jobs (id, kind, payload, queue, key) VALUES (outbox.uuid_v7(), 'k', '', 'a;touch b', 'k')`)
 	page := "?" + url.Values{"queue": {"a;touch b"}, "key": {"k"}}.Encode()
 	r.get("key" + page).is(200).has("--queue 'a;touch b'")
+	r.exec(`INSERT INTO outbox.keys (tenant_id, queue, key, parked_at) VALUES ($1, 'a;touch b', 'k', now())`, outbox.RootTenant)
 	r.get("key-unblock" + page).is(200).has("--queue 'a;touch b'")
 }
