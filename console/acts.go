@@ -3,6 +3,8 @@ package console
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
@@ -102,7 +104,7 @@ var acts = []act{
 		"operation-resume", onID, "", needs(access.AdminMutate), "Resume", operationAct("resume"),
 		doOperation((*operator.Operator).ResumeOperation),
 	},
-	{"key-unblock", onKey, "", needs(access.AdminMutate), "Unblock", askUnblock, doUnblock},
+	{"key-unblock", onKey, "blocks", needs(access.AdminMutate), "Unblock", askUnblock, doUnblock},
 	{
 		"schedule-pause", onSchedule, "", needs(access.AdminMutate), "Pause", scheduleAct("pause"),
 		doSchedule((*operator.Operator).PauseSchedule),
@@ -409,26 +411,76 @@ func askUnblock(v *visit) (c confirmation, err error) {
 	c = confirmation{
 		title: "Unblock key " + k.Key, back: link("key", keyPairs(k.KeyName)...), crumb: k.Key,
 		command: unblockCommand(k.KeyName),
-		will: []string{
-			fmt.Sprintf("Its dead letters (%d) run again, at their old places; the jobs behind them (%d blocked) follow in order.", k.DeadLetters, k.Blocked),
-		},
 	}
-	if !k.ParkedSince.IsZero() {
-		c.will = append(c.will, "The key is no longer parked.")
+	if v.r.Method == http.MethodPost {
+		c.back = link("key", append(keyPairs(k.KeyName), "request", v.id)...)
+		return c, nil
 	}
-	pairs := keyPairs(k.KeyName)
+	blocks, err := v.operator.BlockingLetters(v.ctx(), name)
+	if err != nil {
+		return c, err
+	}
+	shown := shownKey{Key: k, blocks: len(blocks)}
+	if !shown.unblocks() {
+		return c, refusal{
+			http.StatusConflict, "Nothing to unblock",
+			"The key is not parked, and no dead letter of it blocks others: each can be run again or dismissed by itself.",
+		}
+	}
+	c.will = shown.willUnblock()
+	pairs := append(keyPairs(k.KeyName), "blocks", sumOf(blocks))
 	for i := 0; i < len(pairs); i += 2 {
 		c.hidden = append(c.hidden, field{pairs[i], pairs[i+1]})
 	}
 	return c, nil
 }
 
+// willUnblock describes what unblocking the key does.
+func (k shownKey) willUnblock() (will []string) {
+	if k.blocks > 0 {
+		will = append(will, fmt.Sprintf(
+			"What blocks it runs again, at its old place: %s. The jobs behind (%d blocked) follow in order.",
+			plural(k.blocks, "dead letter"), k.Blocked))
+	} else {
+		will = append(will, "No dead letter of it runs again.")
+	}
+	if left := k.DeadLetters - int64(k.blocks); left > 0 {
+		will = append(will, fmt.Sprintf("Its other dead letters (%d) stay: they block nothing, or their deadline has passed.",
+			left))
+	}
+	if !k.ParkedSince.IsZero() {
+		will = append(will, "The key is no longer parked.")
+	}
+	return append(will, "If other dead letters block it before you confirm, nothing is done.")
+}
+
+// sumOf returns a sum of dead letters, which differs as soon as one of them has run or another has come.
+func sumOf(letters []operator.BlockingLetter) string {
+	h := sha256.New()
+	for _, l := range letters {
+		fmt.Fprintf(h, "%s@%d ", l.ID, l.Epoch)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// doUnblock unblocks the key if the dead letters that block it are those that were previewed.
 func doUnblock(v *visit, o *operator.Operator) error {
 	name, err := v.keyName()
 	if err != nil {
 		return err
 	}
-	_, err = o.Unblock(v.ctx(), name)
+	blocks, err := o.BlockingLetters(v.ctx(), name)
+	if err != nil {
+		return err
+	}
+	switch v.param("blocks") {
+	case "":
+		return unreadable("blocks", "is missing")
+	case sumOf(blocks):
+	default:
+		return badInput("Other dead letters block the key by now: this is how it stands. Nothing was changed.")
+	}
+	_, err = o.Unblock(v.ctx(), name) // the key's page says how many it has retried
 	return err
 }
 

@@ -136,6 +136,53 @@ func TestTheSecondOneLearnsWhoWasFirst(t *testing.T) {
 	r.post("job-dismiss", form).is(409).has("The job is pending by now", "a did job.retry")
 }
 
+// letterOf stores a dead letter of a key.
+func (r *rig) letterOf(tenant outbox.ID, rules outbox.KeyRules, code string) outbox.ID {
+	r.t.Helper()
+	id := r.enqueue("k", `{}`, outbox.Options{Queue: "mail", Tenant: tenant, Key: rules, MaxAttempts: 1})
+	r.diesOf(id, code)
+	return id
+}
+
+// The page of a key offers to unblock it only if that changes something, and says what: not all dead letters of a key
+// block it.
+func TestUnblockingAKeyIsPreviewedAsItIsDone(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": tenantA} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			of := func(key string) string {
+				return url.Values{"tenant": {tenant.String()}, "queue": {"mail"}, "key": {key}}.Encode()
+			}
+			plain := r.letterOf(tenant, outbox.KeyRules{Name: "plain"}, "c")
+			r.letterOf(tenant, outbox.KeyRules{Name: "passed", Ordered: true, OnDeath: outbox.SkipDead}, "c")
+			for _, key := range []string{"plain", "passed"} {
+				r.get("key?"+of(key)).is(200).hasNot("Unblock…")
+				r.get("key-unblock?" + of(key)).is(409).has("Nothing to unblock")
+			}
+			// The key is parked for what has lapsed; the other letter has not parked it, and stays.
+			lapsed := r.letterOf(tenant, outbox.KeyRules{Name: "plain", OnLapse: outbox.BlockLapsed}, "lease_lost")
+			r.exec(`INSERT INTO outbox.keys (tenant_id, queue, key, parked_at, parked_for) VALUES ($1, 'mail', 'plain', now(), $2)
+				ON CONFLICT (tenant_id, queue, key) DO UPDATE SET parked_at = excluded.parked_at, parked_for = excluded.parked_for`, tenant, lapsed)
+			r.get("key?" + of("plain")).is(200).has("Unblock…")
+			form := r.get("key-unblock?"+of("plain")).is(200).has("at its old place: 1 dead letter", "Its other dead letters (1) stay", "no longer parked").fieldsOf()
+			another := r.letterOf(tenant, outbox.KeyRules{Name: "plain", OnLapse: outbox.BlockLapsed}, "lease_lost")
+			form = r.post("key-unblock", form).is(400).has("Other dead letters block the key by now", "Nothing was changed", "at its old place: 2 dead letters").fieldsOf()
+			if got := r.statusOf(lapsed); got != "dead" {
+				t.Fatalf("what was refused has made it %s", got)
+			}
+			r.get(r.post("key-unblock", form).is(303).Header().Get("Location")).is(200).has("runs again: 2 dead letters")
+			for id, want := range map[outbox.ID]string{plain: "dead", lapsed: "pending", another: "pending"} {
+				if got := r.statusOf(id); got != want {
+					t.Errorf("a letter is %s, want %s", got, want)
+				}
+			}
+			r.get("key?" + of("plain") + "&request=x").is(200).hasNot("was unblocked")
+		})
+	}
+}
+
 func TestKeysSchedulesAndSinksAreActedOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -144,9 +191,11 @@ func TestKeysSchedulesAndSinksAreActedOn(t *testing.T) {
 	r.exec(`UPDATE outbox.jobs SET status = 'running', epoch = epoch + 1, attempt = 1, lease_owner = 'w', lease_expires_at = now() + interval '1 h', started_at = now() WHERE id = $1`, head)
 	r.exec(`UPDATE outbox.jobs SET status = 'dead', epoch = epoch + 1, lease_expires_at = NULL, lease_owner = NULL, failed_at = clock_timestamp() WHERE id = $1`, head)
 	key := url.Values{"tenant": {tenantA.String()}, "queue": {"mail"}, "key": {hostile}}
-	r.as("a").get("key-unblock?"+key.Encode()).is(200).has("Its dead letters (1) run again", hostile)
-	r.as("b").post("key-unblock", key).is(403)
-	r.as("a").post("key-unblock", key).is(303)
+	form := r.as("a").get("key-unblock?"+key.Encode()).is(200).has("What blocks it runs again, at its old place: 1 dead letter", hostile).fieldsOf()
+	r.as("b").post("key-unblock", form).is(403)
+	r.as("a").post("key-unblock", key).is(400)
+	r.as("a").get(r.as("a").post("key-unblock", form).is(303).Header().Get("Location")).is(200).has("The key was unblocked", "runs again: 1 dead letter")
+	r.as("a").post("key-unblock", form).is(409).has("Nothing to unblock")
 	if got := r.statusOf(head); got != "pending" {
 		t.Errorf("the dead letter is %s, want pending", got)
 	}

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/operator"
@@ -63,8 +64,10 @@ func after(k operator.Key) []string {
 // shownKey is a key with the jobs that bear it.
 type shownKey struct {
 	operator.Key
-	jobs []operator.Job
-	more bool
+	jobs    []operator.Job
+	more    bool
+	blocks  int // the dead letters that unblocking it would run again
+	retried int // those that run again because it was just unblocked; -1 if it was not
 }
 
 func (s *site) key(v *visit) error {
@@ -91,8 +94,36 @@ func (s *site) key(v *visit) error {
 		return err
 	}
 	k.jobs, k.more = found.Jobs, !found.Next.IsZero()
+	blocks, err := v.operator.BlockingLetters(v.ctx(), name)
+	if err != nil {
+		return err
+	}
+	k.blocks = len(blocks)
+	if k.retried, err = v.justUnblocked(k.KeyName); err != nil {
+		return err
+	}
 	return v.render(keyPage(v, k))
 }
+
+// justUnblocked returns how many dead letters the request that the parameters name has run again by unblocking the key;
+// -1 if it has not.
+func (v *visit) justUnblocked(name operator.KeyName) (retried int, err error) {
+	request := v.param("request")
+	if request == "" {
+		return -1, nil
+	}
+	done, err := v.operator.Audit(v.ctx(), operator.AuditFilter{
+		RequestID: request, Act: "key.unblock", Queue: name.Queue, Target: name.Key, Tenant: name.Tenant, Limit: 1,
+	})
+	var after struct{ Retried int }
+	if err != nil || len(done) == 0 || json.Unmarshal(done[0].After, &after) != nil {
+		return -1, err
+	}
+	return after.Retried, nil
+}
+
+// unblocks reports whether unblocking the key would change anything.
+func (k shownKey) unblocks() bool { return k.blocks > 0 || !k.ParkedSince.IsZero() }
 
 // keyPairs returns the parameters of a key's page.
 func keyPairs(n operator.KeyName) []string {

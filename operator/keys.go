@@ -146,6 +146,38 @@ func (o *Operator) keys(ctx context.Context, params sqlgen.ListKeysParams) ([]Ke
 	return keys, nil
 }
 
+// BlockingLetter is a dead letter that blocks a key.
+type BlockingLetter struct {
+	ID    outbox.ID
+	Epoch int64
+}
+
+// BlockingLetters returns the dead letters that [Operator.Unblock] would retry now, in the order of their ids: those
+// that block the key. Others of the key, and those whose deadline has passed, are left out. An unknown key has none.
+func (o *Operator) BlockingLetters(ctx context.Context, name KeyName) ([]BlockingLetter, error) {
+	name = name.withDefaults()
+	if err := name.validate(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	var rows []sqlgen.ListBlockingLettersRow
+	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
+		rows, err = db.ListBlockingLetters(ctx, sqlgen.ListBlockingLettersParams{
+			TenantID: pgvalue.UUID(name.Tenant), Queue: name.Queue, Key: name.Key,
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list what blocks key %s: %w", name, err)
+	}
+	letters := make([]BlockingLetter, len(rows))
+	for i, row := range rows {
+		letters[i] = BlockingLetter{row.ID.Bytes, row.Epoch}
+	}
+	return letters, nil
+}
+
 // Unblock releases a key that is parked or blocked by a dead head: the dead letters that block it are retried with all
 // their attempts, at their old places in the line, and the other jobs follow in order. It returns how many were
 // retried. It does not change a key that nothing blocks. It returns [ErrKeyNotFound] if no open job bears the key and

@@ -216,6 +216,9 @@ func TestUnblockOfAKeyThatNothingHoldsUp(t *testing.T) {
 			t.Errorf("Key %s: %v", name, err)
 		}
 		before := job(t, o, id)
+		if blocks, err := o.BlockingLetters(t.Context(), operator.KeyName{Key: name}); len(blocks) != 0 || err != nil {
+			t.Errorf("what blocks %s: %v, %v; want nothing", name, blocks, err)
+		}
 		if n, err := o.Unblock(t.Context(), operator.KeyName{Key: name}); n != 0 || err != nil {
 			t.Errorf("Unblock %s = %d, %v; want none, and no error", name, n, err)
 		}
@@ -267,6 +270,10 @@ func TestUnblockRetriesAllThatLapsed(t *testing.T) {
 			ids := storeLapsed(t, db, tenant)
 			elsewhere := storeLapsed(t, db, outbox.NewID())
 			expireLapsed(t, db, 100)
+			blocks, err := o.BlockingLetters(t.Context(), operator.KeyName{Tenant: tenant, Key: "k"})
+			if err != nil || len(blocks) != 2 || blocks[0].ID != ids[0] || blocks[1].ID != ids[1] || blocks[0].Epoch != job(t, o, ids[0]).Epoch {
+				t.Errorf("what blocks the key is %v, %v; want %v", blocks, err, ids[:2])
+			}
 			if n, err := o.Unblock(t.Context(), operator.KeyName{Tenant: tenant, Key: "k"}); err != nil || n != 2 {
 				t.Errorf("unblocked with %d retried, %v; want 2", n, err)
 			}

@@ -223,6 +223,41 @@ WHERE @key::text = '' OR counted.jobs > 0 OR skipped.dead_letters > 0 OR keys.pa
 ORDER BY page.blocked_since NULLS LAST, 2, 3, 1
 LIMIT @max_keys;
 
+-- name: ListBlockingLetters :many
+-- ListBlockingLetters returns the dead letters that outbox.unblock_key would retry now: keep its conditions and these
+-- the same.
+WITH stood AS MATERIALIZED (
+    SELECT keys.parked_at, keys.parked_for
+    FROM outbox.keys
+    WHERE keys.tenant_id = @tenant_id AND keys.queue = @queue AND keys.key = @key::text
+), dead AS MATERIALIZED (
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE jobs.tenant_id = @tenant_id AND jobs.queue = @queue AND jobs.key = @key::text
+      AND jobs.ordered AND jobs.status <> 'created'
+      AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+      AND jobs.status::text IN ('failed', 'dead')
+    UNION
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE (SELECT stood.parked_at FROM stood) IS NOT NULL
+      AND jobs.tenant_id = @tenant_id AND jobs.queue = @queue AND jobs.key = @key::text
+      AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+      AND jobs.status BETWEEN 'dead' AND 'dead'
+      AND jobs.on_lapse = 'block' AND jobs.last_error_code = 'lease_lost'
+    UNION
+    SELECT stood.parked_for
+    FROM stood
+)
+SELECT jobs.id, jobs.epoch
+FROM dead
+JOIN outbox.jobs ON jobs.id = ANY (ARRAY[dead.id])
+WHERE jobs.tenant_id = @tenant_id AND jobs.queue = @queue AND jobs.key = @key::text
+  AND jobs.status IN ('failed', 'dead')
+  AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+ORDER BY jobs.id
+LIMIT 100000;
+
 -- name: UnblockKey :one
 -- UnblockKey lets a key go on and returns how many dead letters it retried; -1 if no open job has the key and nothing
 -- is known of it. It records the act in the audit.

@@ -165,6 +165,73 @@ func (q *Queries) ForgetKeys(ctx context.Context, arg ForgetKeysParams) (int32, 
 	return column_1, err
 }
 
+const ListBlockingLetters = `-- name: ListBlockingLetters :many
+WITH stood AS MATERIALIZED (
+    SELECT keys.parked_at, keys.parked_for
+    FROM outbox.keys
+    WHERE keys.tenant_id = $1 AND keys.queue = $2 AND keys.key = $3::text
+), dead AS MATERIALIZED (
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE jobs.tenant_id = $1 AND jobs.queue = $2 AND jobs.key = $3::text
+      AND jobs.ordered AND jobs.status <> 'created'
+      AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+      AND jobs.status::text IN ('failed', 'dead')
+    UNION
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE (SELECT stood.parked_at FROM stood) IS NOT NULL
+      AND jobs.tenant_id = $1 AND jobs.queue = $2 AND jobs.key = $3::text
+      AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+      AND jobs.status BETWEEN 'dead' AND 'dead'
+      AND jobs.on_lapse = 'block' AND jobs.last_error_code = 'lease_lost'
+    UNION
+    SELECT stood.parked_for
+    FROM stood
+)
+SELECT jobs.id, jobs.epoch
+FROM dead
+JOIN outbox.jobs ON jobs.id = ANY (ARRAY[dead.id])
+WHERE jobs.tenant_id = $1 AND jobs.queue = $2 AND jobs.key = $3::text
+  AND jobs.status IN ('failed', 'dead')
+  AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+ORDER BY jobs.id
+LIMIT 100000
+`
+
+type ListBlockingLettersParams struct {
+	TenantID pgtype.UUID
+	Queue    string
+	Key      string
+}
+
+type ListBlockingLettersRow struct {
+	ID    pgtype.UUID
+	Epoch int64
+}
+
+// ListBlockingLetters returns the dead letters that outbox.unblock_key would retry now: keep its conditions and these
+// the same.
+func (q *Queries) ListBlockingLetters(ctx context.Context, arg ListBlockingLettersParams) ([]ListBlockingLettersRow, error) {
+	rows, err := q.db.Query(ctx, ListBlockingLetters, arg.TenantID, arg.Queue, arg.Key)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListBlockingLettersRow
+	for rows.Next() {
+		var i ListBlockingLettersRow
+		if err := rows.Scan(&i.ID, &i.Epoch); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ListKeys = `-- name: ListKeys :many
 WITH stopped AS MATERIALIZED (
     SELECT jobs.tenant_id, jobs.queue, jobs.key, min(jobs.run_at) AS blocked_since

@@ -39,7 +39,8 @@ BEGIN
         UNION
         SELECT stood.parked_for
         ORDER BY id);
-    -- Lock jobs before their key, in the order of their ids, and wait for them.
+    -- Lock jobs before their key, in the order of their ids, and wait for them. ListBlockingLetters has the same
+    -- conditions, for people who want to know before.
     SELECT array_agg(held.id) INTO dead
     FROM unnest(dead) AS input(id)
     CROSS JOIN LATERAL (
