@@ -184,25 +184,47 @@ func (s *site) askLimits(v *visit) error {
 		return err
 	}
 	return v.render(limitsPage(v, q.Queue, limitsForm{
-		running: numberOrEmpty(q.MaxRunning), starts: numberOrEmpty(q.Rate.Starts),
+		shown: limitsShown(q.Queue), running: numberOrEmpty(q.MaxRunning), starts: numberOrEmpty(q.Rate.Starts),
 		interval: cmp.Or(intervalText(q.Rate.Interval), "1s"),
 	}))
 }
 
 // limitsForm is the content of the form of a queue's limits.
-type limitsForm struct{ running, starts, interval, fault string }
+type limitsForm struct {
+	shown                            string // the limits that the queue had when the form was made
+	running, starts, interval, fault string
+}
 
-// limit sets both limits; an empty field lifts one.
+// limitsShown returns limits in the form in which a page sends along what it has shown.
+func limitsShown(q operator.Queue) string { return cmp.Or(limitsText(q), "none") }
+
+// limit sets both limits, if they still are those that the page has shown; an empty field lifts one.
 func (s *site) limit(v *visit) error {
-	form := limitsForm{running: v.param("running"), starts: v.param("starts"), interval: v.param("interval")}
+	form := limitsForm{
+		shown: v.param("shown"), running: v.param("running"), starts: v.param("starts"), interval: v.param("interval"),
+	}
+	if form.shown == "" {
+		return unreadable("shown", "is missing")
+	}
 	limits, fault := form.read()
 	if fault != "" {
 		form.fault, v.status = fault, http.StatusBadRequest
 		return v.render(limitsPage(v, operator.Queue{Name: v.param("queue")}, form))
 	}
 	return v.actOnQueue(func(o *operator.Operator, queue string) error {
-		_, _, err := o.Limit(v.ctx(), queue, limits)
-		return err
+		changed := false
+		err := o.InSnapshot(v.ctx(), func(o *operator.Operator) error {
+			now, err := o.QueueRule(v.ctx(), queue)
+			if changed = err == nil && limitsShown(now) != form.shown; err != nil || changed {
+				return err
+			}
+			_, _, err = o.Limit(v.ctx(), queue, limits)
+			return err
+		})
+		if changed {
+			return v.changedSince(operator.AuditEntry{Act: "queue.limit", Queue: queue}, undos["queue.limit"])
+		}
+		return othersAct(err)
 	})
 }
 

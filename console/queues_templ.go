@@ -1050,7 +1050,7 @@ func limitsPage(v *visit, q operator.Queue, f limitsForm) templ.Component {
 			var templ_7745c5c3_Var39 string
 			templ_7745c5c3_Var39, templ_7745c5c3_Err = templruntime.NewAttributeExpression(f.running).Resolve(ctx)
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `queues.templ`, Line: 279, Col: 63}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `queues.templ`, Line: 280, Col: 63}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ_7745c5c3_Var39)
 			if templ_7745c5c3_Err != nil {
@@ -1063,7 +1063,7 @@ func limitsPage(v *visit, q operator.Queue, f limitsForm) templ.Component {
 			var templ_7745c5c3_Var40 string
 			templ_7745c5c3_Var40, templ_7745c5c3_Err = templruntime.NewAttributeExpression(f.starts).Resolve(ctx)
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `queues.templ`, Line: 283, Col: 61}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `queues.templ`, Line: 284, Col: 61}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ_7745c5c3_Var40)
 			if templ_7745c5c3_Err != nil {
@@ -1076,7 +1076,7 @@ func limitsPage(v *visit, q operator.Queue, f limitsForm) templ.Component {
 			var templ_7745c5c3_Var41 string
 			templ_7745c5c3_Var41, templ_7745c5c3_Err = templruntime.NewAttributeExpression(f.interval).Resolve(ctx)
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `queues.templ`, Line: 287, Col: 45}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `queues.templ`, Line: 288, Col: 45}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ_7745c5c3_Var41)
 			if templ_7745c5c3_Err != nil {
@@ -1090,11 +1090,12 @@ func limitsPage(v *visit, q operator.Queue, f limitsForm) templ.Component {
 		})
 		templ_7745c5c3_Err = confirmPage(v, confirmation{
 			title: "Limits of queue " + q.Name, action: "queue-limits", label: "Set the limits", back: link("queue", "queue", q.Name), crumb: q.Name,
-			hidden:  []field{{"queue", q.Name}},
+			hidden:  []field{{"queue", q.Name}, {"shown", f.shown}},
 			command: "posthaste queues limit " + shellQuoted(q.Name) + " --max-running N --rate N/INTERVAL",
 			will: []string{
 				"Both limits hold in all processes together, from the next claim on. An empty field lifts one.",
 				"Jobs that run already go on, and count. It can be undone: set the limits that were there.",
+				"If somebody changes them before you confirm, nothing is done.",
 			},
 			fault: f.fault,
 		}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var38), templ_7745c5c3_Buffer)

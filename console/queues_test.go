@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"maps"
 	"net/url"
 	"strings"
 	"testing"
@@ -57,7 +58,7 @@ func TestAQueueBehindTheListIsShownAsItIs(t *testing.T) {
 	r := newRig(t)
 	r.exec(`INSERT INTO outbox.jobs (id, tenant_id, kind, queue, payload) SELECT outbox.uuid_v7(), $1, 'k', 'q' || n, '{}' FROM generate_series(1, 1000) n`, outbox.RootTenant)
 	r.enqueue("k", `{}`, outbox.Options{Queue: "zeta"})
-	r.post("queue-limits", url.Values{"queue": {"zeta"}, "running": {"7"}, "starts": {"10"}, "interval": {"1s"}}).is(303)
+	r.confirm("queue-limits", url.Values{"queue": {"zeta"}, "running": {"7"}, "starts": {"10"}, "interval": {"1s"}}).is(303)
 	paused := r.post("queue-pause", url.Values{"queue": {"zeta"}, "reason": {"x"}}).is(303).Header().Get("Location")
 	r.get("queues").is(200).has("by name. A job’s page leads to any other").hasNot("zeta")
 	r.get(paused).is(200).has("paused", "Resume", "Undo").hasSource(t, "queue-resume?")
@@ -86,6 +87,45 @@ func TestAQueueIsPausedInTwoSteps(t *testing.T) {
 	r.post("queue-pause", url.Values{"queue": {"a b"}}).is(400).has("That is not acceptable")
 }
 
+// confirm sends the form of an act, with what its page has shown if that is limits.
+func (r *rig) confirm(page string, form url.Values) answer {
+	r.t.Helper()
+	if page == "queue-limits" {
+		form = maps.Clone(form)
+		form.Set("shown", r.get(page+"?queue="+url.QueryEscape(form.Get("queue"))).is(200).fieldsOf().Get("shown"))
+	}
+	return r.post(page, form)
+}
+
+// Two people open the form of the limits. What the second one sends would undo what the first one has set.
+func TestLimitsAreNotSetOverThoseOfSomebodyElse(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	page := "queue-limits?queue=mail"
+	for _, set := range []url.Values{
+		{"running": {"4"}, "starts": {"100"}, "interval": {"1m"}}, {"running": {"4"}, "starts": {"100"}, "interval": {"2m"}}, {"running": {""}},
+	} {
+		form := r.get(page).is(200).has("If somebody changes them before you confirm").fieldsOf()
+		other := r.as("all+admin.mutate,admin.read,jobs.read")
+		theirs := other.get(page).is(200).fieldsOf()
+		maps.Copy(theirs, set)
+		other.post("queue-limits", theirs).is(303)
+		want := r.get("queue?queue=mail").is(200).text()
+		form.Set("running", "7")
+		r.post("queue-limits", form).is(409).has("was changed meanwhile", "all+admin.mutate,admin.read,jobs.read did queue.limit")
+		if bad := form; true {
+			bad.Set("running", "many")
+			if again := r.post("queue-limits", bad).is(400).fieldsOf().Get("shown"); again != form.Get("shown") {
+				t.Errorf("the form that is shown again compares with %q, want %q", again, form.Get("shown"))
+			}
+		}
+		if got := r.get("queue?queue=mail").is(200); !strings.Contains(got.text(), "Limits "+strings.Split(strings.Split(want, "Limits ")[1], " Counted")[0]) {
+			t.Errorf("the limits are not theirs any more: %s", got.text())
+		}
+	}
+	r.post("queue-limits", url.Values{"queue": {"mail"}, "running": {"7"}}).is(400)
+}
+
 func TestLimitsOfAQueue(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -94,15 +134,15 @@ func TestLimitsOfAQueue(t *testing.T) {
 		"starts":   {"queue": {"mail"}, "starts": {"many"}, "interval": {"1s"}},
 		"interval": {"queue": {"mail"}, "starts": {"10"}, "interval": {"1"}},
 	} {
-		a := r.post("queue-limits", form).is(400)
+		a := r.confirm("queue-limits", form).is(400)
 		if !strings.Contains(a.Body.String(), `value="`+form.Get(name)+`"`) {
 			t.Errorf("%s: what was entered is gone: %s", name, a.text())
 		}
 	}
-	limited := r.post("queue-limits", url.Values{"queue": {"mail"}, "running": {"4"}, "starts": {"100"}, "interval": {"1m"}}).is(303)
+	limited := r.confirm("queue-limits", url.Values{"queue": {"mail"}, "running": {"4"}, "starts": {"100"}, "interval": {"1m"}}).is(303)
 	r.get(limited.Header().Get("Location")).is(200).has("Running 0 of 4", "4 at once, 100 in 1m", "hold from the next claim on")
 	r.get("queue-limits?queue=mail").is(200)
-	r.post("queue-limits", url.Values{"queue": {"mail"}}).is(303)
+	r.confirm("queue-limits", url.Values{"queue": {"mail"}}).is(303)
 	r.get("queue?queue=mail").is(200).hasNot("4 at once")
 }
 

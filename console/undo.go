@@ -345,10 +345,15 @@ func doUndo(v *visit, o *operator.Operator) error {
 		}
 		return u.run(v.ctx(), o, e)
 	})
-	switch {
-	case changed:
+	if changed {
 		return v.changedSince(e, u)
-	case pgsession.State(err) == pgsession.SerializationFailure:
+	}
+	return othersAct(err)
+}
+
+// othersAct returns the refusal for an act in a snapshot that others have kept from being committed, or the error.
+func othersAct(err error) error {
+	if pgsession.State(err) == pgsession.SerializationFailure {
 		return refusal{http.StatusConflict, "Others are acting just now", "Nothing was changed. Try again in a moment."}
 	}
 	return err
@@ -357,9 +362,13 @@ func doUndo(v *visit, o *operator.Operator) error {
 // latestActs is how many of the newest acts are searched.
 const latestActs = 50
 
-// changedSince names the person who has changed the state that the act left.
+// changedSince names the person who has changed the state that the act left. The act may be none that was done, but one
+// that cannot be done because its thing is no longer as a page has shown it.
 func (v *visit) changedSince(e operator.AuditEntry, u undoing) error {
-	next := "It is not as " + e.Act + " has left it. Nothing was changed."
+	next := "It is not as it was shown. Nothing was changed."
+	if e.ID > 0 {
+		next = "It is not as " + e.Act + " has left it. Nothing was changed."
+	}
 	latest, err := v.operator.Audit(v.ctx(), operator.AuditFilter{Tenant: v.tenant(), Limit: latestActs})
 	if err != nil {
 		return err

@@ -101,7 +101,7 @@ func TestAnActIsUndone(t *testing.T) {
 			r.t = t
 			r.make(c)
 			before := r.read(c.state)
-			undo := r.post(c.page, c.form).undoes(&r)
+			undo := r.confirm(c.page, c.form).undoes(&r)
 			if left := r.read(c.state); left == before || undo == nil {
 				t.Fatalf("it was %s, is %s, and is undone by %v", before, left, undo)
 			}
@@ -135,16 +135,16 @@ func TestWhatSomebodyHasChangedSinceIsNotUndone(t *testing.T) {
 			r := *r
 			r.t = t
 			r.make(c)
-			led := r.post(c.page, c.form)
+			led := r.confirm(c.page, c.form)
 			undo := led.undoes(&r)
 			other := r.as("all+admin.mutate,admin.read,jobs.read")
 			form := c.form
 			if c.page == c.opposite { // of limits
 				form = url.Values{"queue": {"a/b"}, "running": {"5"}}
 			}
-			other.post(c.opposite, form).is(303)
+			other.confirm(c.opposite, form).is(303)
 			if c.page != c.opposite && c.undoneBy != "queue.pause" && c.undoneBy != "schedule.pause" && c.undoneBy != "sink.pause" {
-				other.post(c.page, form).is(303) // a pause again, which is another one
+				other.confirm(c.page, form).is(303) // a pause again, which is another one
 			}
 			want := r.read(c.state)
 			if again := led.undoes(&r); again != nil {
