@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -240,10 +241,14 @@ func progressOfOperation(o operator.Operation) (kind, word string) {
 	return "good", "going on"
 }
 
-// meant describes which jobs an operation is about.
-func meant(o operator.Operation) string {
+// meant describes which jobs an operation is about: whose, and within which times.
+func (v *visit) meant(o operator.Operation) string {
 	f, jobs := o.Filter, o.Jobs
-	text := ""
+	tenant := ""
+	if of := cmp.Or(o.Tenant, f.Tenant, jobs.Tenant); v.who.AllTenants && !of.IsZero() {
+		tenant = tenantName(of)
+	}
+	var words []string
 	for _, one := range [][2]string{
 		{"kind", f.Kind + jobs.Kind},
 		{"queue", f.Queue + jobs.Queue},
@@ -251,15 +256,22 @@ func meant(o operator.Operation) string {
 		{"code", f.ErrorCode},
 		{"error", f.Fingerprint},
 		{"key", f.Key + jobs.Key},
+		{"tenant", tenant},
+		{"created since", v.clockOrEmpty(cmp.Or(f.CreatedSince, jobs.CreatedSince))},
+		{"created before", v.clockOrEmpty(cmp.Or(f.CreatedUntil, jobs.CreatedUntil))},
+		{"failed since", v.clockOrEmpty(f.FailedSince)},
 	} {
 		if one[1] != "" {
-			text += one[0] + " " + one[1] + ", "
+			words = append(words, one[0]+" "+one[1])
 		}
 	}
-	if text == "" {
-		return "all dead letters"
+	if len(words) == 0 { // an act on open jobs names their statuses
+		words = append(words, "all dead letters")
 	}
-	return text[:len(text)-2]
+	if !f.FailedUntil.IsZero() { // of every act on dead letters: it leaves out what dies later
+		words = append(words, "failed before "+v.clock(f.FailedUntil))
+	}
+	return strings.Join(words, ", ")
 }
 
 // didOf describes how much an operation has done.

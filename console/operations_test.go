@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -163,4 +164,38 @@ func TestACancellationGoesOnForThoseWhoMayCancel(t *testing.T) {
 	}
 	may.post("operation-resume", form).is(303)
 	may.get("operation?id=" + op.ID.String()).is(200).has("going on")
+}
+
+// Two operations that concern different tenants or times must not read alike.
+func TestAnOperationSaysWhomItConcerns(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	at := func(hour int) time.Time { return time.Date(2001, 2, 3, hour, 0, 0, 0, time.UTC) }
+	for _, c := range []struct {
+		of   operator.NewOperation
+		want string
+	}{
+		{operator.NewOperation{Act: operator.ReplayLetters}, "all dead letters, failed before "},
+		{
+			operator.NewOperation{Act: operator.DismissLetters, Filter: operator.DeadLetterFilter{Tenant: tenantA, FailedSince: at(4), FailedUntil: at(5)}},
+			"tenant " + tenantA.String()[:8] + "…" + tenantA.String()[32:] + ", failed since 3 Feb 2001 04:00:00, failed before 3 Feb 2001 05:00:00",
+		},
+		{
+			operator.NewOperation{Act: operator.DismissLetters, Filter: operator.DeadLetterFilter{Tenant: outbox.RootTenant, CreatedSince: at(6), CreatedUntil: at(7)}},
+			"tenant root, created since 3 Feb 2001 06:00:00, created before 3 Feb 2001 07:00:00",
+		},
+		{operator.NewOperation{Act: operator.ReleaseJobs}, "status created"},
+		{operator.NewOperation{Act: operator.ReleaseJobs, Jobs: operator.OpenFilter{Tenant: tenantA, CreatedUntil: at(8)}}, "status created, tenant 0a000000…0001, created before 3 Feb 2001 08:00:00"},
+	} {
+		c.of.ID = outbox.NewID()
+		started, err := operator.New(r.db).StartOperation(t.Context(), c.of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.get("operation?id=" + started.ID.String()).is(200).has(" of " + c.want)
+		r.get("operations").is(200).has(c.want)
+		if started.Tenant == tenantA {
+			r.as("a").get("operation?id=" + started.ID.String()).is(200).hasNot("tenant " + tenantA.String()[:8] + "…")
+		}
+	}
 }

@@ -28,6 +28,14 @@ func (v *visit) clock(t time.Time) string {
 	return t.Format("2 Jan 2006 15:04:05")
 }
 
+// clockOrEmpty returns the same; "" for no time.
+func (v *visit) clockOrEmpty(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return v.clock(t)
+}
+
 // full returns a time in full.
 func (v *visit) full(t time.Time) string {
 	return operator.Presentable(t).In(v.zone).Format("Mon 2 Jan 2006 15:04:05.000 MST")
