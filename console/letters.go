@@ -113,7 +113,8 @@ func (s *site) letters(v *visit) (err error) {
 	return v.render(groupPage(v, l))
 }
 
-// letterFilter returns the filter given by the URL, restricted to what the viewer may see.
+// letterFilter returns the filter given by the URL, restricted to what the viewer may see. A time ago counts from the
+// beginning of the minute: all who look within it share the groups.
 func (v *visit) letterFilter() (f operator.DeadLetterFilter, err error) {
 	f = operator.DeadLetterFilter{
 		Fingerprint: v.param("error"), Kind: v.param("kind"), Queue: v.param("queue"),
@@ -129,11 +130,11 @@ func (v *visit) letterFilter() (f operator.DeadLetterFilter, err error) {
 	}
 	for name, to := range map[string]*time.Time{"since": &f.FailedSince, "until": &f.FailedUntil} {
 		if text := v.param(name); text != "" {
-			at, err := parseInstant(text, v.now)
+			at, err := parseInstant(text, v.now.Truncate(time.Minute))
 			if err != nil {
 				return f, refusal{http.StatusBadRequest, "The address cannot be read", upperFirst(err.Error()) + "."}
 			}
-			*to = at.at
+			*to = at.at.UTC()
 		}
 	}
 	return f, nil

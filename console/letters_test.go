@@ -103,6 +103,25 @@ func TestGroupsOfDeadLettersAreSharedUntilSomethingIsDone(t *testing.T) {
 	r.as("b").get("letters?queue=default").is(200).has("Nothing waits for a person")
 }
 
+// A filter by how long ago is the same filter for all who use it in the same minute.
+func TestGroupsSinceATimeAgoAreShared(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, who := range []*rig{r, r.as("a")} {
+		for _, of := range []string{"since=2h", "until=1h", "since=2001-02-03T04%3A05%3A06%2B01%3A00"} {
+			asks := func(kind string) int {
+				r.asked.take()
+				who.get("letters?kind=" + kind + "&" + of).is(200)
+				return len(r.asked.take())
+			}
+			// A minute may begin once between the two, not twice.
+			if asks("a") <= asks("a") && asks("b") <= asks("b") {
+				t.Errorf("%s: the groups are read for each viewer", of)
+			}
+		}
+	}
+}
+
 // There may be no time to read all dead letters for their groups. Those of one error are listed all the same.
 func TestLettersAreListedWithoutTheirNumber(t *testing.T) {
 	t.Parallel()
