@@ -39,6 +39,18 @@ func bad(found watch.Findings) (n int) {
 	return n
 }
 
+// summary returns how many problems there are, before when that was checked.
+func summary(found watch.Findings) string {
+	if len(found.Problems) == 0 {
+		return "checked "
+	}
+	text := plural(bad(found), "problem") + ", " + plural(len(found.Problems)-bad(found), "warning")
+	if len(found.More) > 0 {
+		text += ", the worst of them"
+	}
+	return text + "; checked "
+}
+
 // places returns the pages that show what a problem is about, with label and URL.
 func (v *visit) places(p watch.Problem) (places []place) {
 	add := func(label, path string, pairs ...string) {
@@ -74,6 +86,36 @@ func (v *visit) places(p watch.Problem) (places []place) {
 		add("System", "system")
 	}
 	return places
+}
+
+// unshown describes the problems of a kind that are not shown, and returns the page that has them all.
+func (v *visit) unshown(m watch.More) (words string, to place) {
+	all := map[string]struct{ noun, label, path, only string }{
+		watch.DeadLetters:     {"groups of dead letters", "Dead letters", "letters", ""},
+		watch.NoHandler:       {"kinds without a handler", "Queues", "queues", ""},
+		watch.LeaseLapsed:     {"kinds with lapsed leases", "Queues", "queues", ""},
+		watch.Late:            {"late queues", "Queues", "queues", ""},
+		watch.QueueFull:       {"queues at their limit", "Queues", "queues", ""},
+		watch.QueuePaused:     {"paused queues", "Queues", "queues", ""},
+		watch.KeyParked:       {"parked keys", "Keys", "keys", "parked"},
+		watch.DependencyAway:  {"kinds whose dependency is unavailable", "Kinds", "kinds", ""},
+		watch.ScheduleOverdue: {"overdue schedules", "Schedules", "schedules", ""},
+		watch.WorkerMissing:   {"silent dispatchers", "Workers", "workers", ""},
+		watch.WorkerDeaf:      {"dispatchers without wake-ups", "Workers", "workers", ""},
+		watch.Installation:    {"answers about the installation", "System", "system", ""},
+	}[m.Kind]
+	words = "and " + number(int64(m.Count)) + " more: " + all.noun
+	if m.AtLeast {
+		words = "and more: " + all.noun
+	}
+	if row := table[all.path]["GET"]; row == nil || !row.gate.admits(v.who) {
+		return words, place{}
+	}
+	var only []string
+	if all.only != "" {
+		only = []string{all.only, "1"}
+	}
+	return words, place{all.label, string(link(all.path, only...))}
 }
 
 // place is a page that shows more.

@@ -22,6 +22,18 @@ func TestProblemsComeFirst(t *testing.T) {
 	r.as("+jobs.read").get("problems").is(403)
 }
 
+// A login of one tenant reads what was checked for it, and not that all was.
+func TestNothingIsWrongWithWhatWasChecked(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.as("b").get("problems").is(200).has("Nothing is wrong with your jobs", "sinks and the installation were not").hasNot("sinks and the installation were checked")
+	r.get("problems").is(200).hasNot("Nothing is wrong with your jobs")
+	// What is left out of many is counted.
+	r.exec(`INSERT INTO outbox.jobs (id, tenant_id, kind, queue, payload, run_at) SELECT outbox.uuid_v7(), $1, 'k', 'q' || n, '{}', now() - interval '5 minutes' FROM generate_series(1, 22) AS n`, tenantA)
+	r.exec(`INSERT INTO outbox.keys (tenant_id, queue, key, parked_at) SELECT $1, 'mail', 'k' || n, now() FROM generate_series(1, 25) AS n`, tenantA)
+	r.as("a").get("problems").is(200).has("0 problems, 40 warnings, the worst of them; checked", "and 2 more: late queues Queues", "and more: parked keys Keys").hasSource(t, `href="keys?parked=1"`)
+}
+
 func TestNowAndSystem(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

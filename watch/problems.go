@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -42,7 +43,15 @@ type Evidence struct {
 // Findings are the problems at an instant, the worst first.
 type Findings struct {
 	AsOf     time.Time
-	Problems []Problem
+	Problems []Problem // up to 20 of a kind
+	More     []More    // what that leaves out, by kind
+}
+
+// More are problems of a kind that are left out, because there are so many worse ones of it.
+type More struct {
+	Kind    string
+	Count   int
+	AtLeast bool // there may be more than Count
 }
 
 // These are the kinds of problems. Package doctor finds those of the installation, which are only for viewers of all
@@ -76,6 +85,7 @@ const (
 	lateAfter   = time.Minute      // a due job is then late, a tick overdue
 	growing     = 5 * time.Minute  // dead letters no older than this make their group grow
 	mostOfAKind = 20               // problems: more would not help a person
+	oneMore     = mostOfAKind + 1  // asked for, to know whether there are more
 	maxTenants  = 1000             // whose findings are cached
 )
 
@@ -143,10 +153,28 @@ func (p *Problems) search(ctx context.Context, tenant outbox.ID) (Findings, erro
 	if len(failed) == len(questions) {
 		return Findings{}, failed[0]
 	}
-	slices.SortStableFunc(l.found, func(a, b Problem) int {
+	found, more := worst(l.found)
+	return Findings{AsOf: l.now, Problems: found, More: more}, nil
+}
+
+// worst returns problems with the worst first, and up to mostOfAKind of each kind, and counts the others.
+func worst(all []Problem) (found []Problem, more []More) {
+	slices.SortStableFunc(all, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.Jobs, a.Jobs))
 	})
-	return Findings{AsOf: l.now, Problems: l.found}, nil
+	ofKind := map[string]int{}
+	for _, p := range all {
+		if ofKind[p.Kind]++; ofKind[p.Kind] <= mostOfAKind {
+			found = append(found, p)
+		}
+	}
+	for _, kind := range ProblemKinds() {
+		if n := ofKind[kind] - mostOfAKind; n > 0 {
+			asked := kind == DeadLetters || kind == KeyParked || kind == ScheduleOverdue // for oneMore
+			more = append(more, More{kind, n, asked})
+		}
+	}
+	return found, more
 }
 
 func rank(p Problem) int {
@@ -159,17 +187,9 @@ type look struct {
 	tenant outbox.ID
 	now    time.Time
 	found  []Problem
-	ofKind map[string]int
 }
 
-func (l *look) find(p Problem) {
-	if l.ofKind == nil {
-		l.ofKind = map[string]int{}
-	}
-	if l.ofKind[p.Kind]++; l.ofKind[p.Kind] <= mostOfAKind {
-		l.found = append(l.found, p)
-	}
-}
+func (l *look) find(p Problem) { l.found = append(l.found, p) }
 
 // queue is the state of one queue in jobs.
 type queue struct {
@@ -206,8 +226,8 @@ func (l *look) jobs(ctx context.Context) error {
 		}
 		l.kind(k, q, workers)
 	}
-	for _, q := range queues {
-		l.queue(q)
+	for _, name := range slices.Sorted(maps.Keys(queues)) {
+		l.queue(queues[name])
 	}
 	l.workers(workers)
 	return nil
@@ -308,7 +328,7 @@ func (l *look) workers(workers []operator.Worker) {
 // deadLetters finds dead letters.
 func (l *look) deadLetters(ctx context.Context) error {
 	groups, err := l.operator.GrowingDeadLetterGroups(ctx, operator.DeadLetterFilter{Tenant: l.tenant}, growing,
-		mostOfAKind)
+		oneMore)
 	if err != nil {
 		return err
 	}
@@ -343,7 +363,7 @@ func (l *look) deadLetters(ctx context.Context) error {
 
 // keys finds parked keys.
 func (l *look) keys(ctx context.Context) error {
-	keys, err := l.operator.Keys(ctx, operator.KeyFilter{Parked: true, Tenant: l.tenant, Limit: mostOfAKind})
+	keys, err := l.operator.Keys(ctx, operator.KeyFilter{Parked: true, Tenant: l.tenant, Limit: oneMore})
 	if err != nil {
 		return err
 	}
@@ -364,7 +384,7 @@ func (l *look) keys(ctx context.Context) error {
 
 // schedules finds schedules that have not fired.
 func (l *look) schedules(ctx context.Context) error {
-	schedules, err := l.operator.OverdueSchedules(ctx, l.tenant, lateAfter, mostOfAKind)
+	schedules, err := l.operator.OverdueSchedules(ctx, l.tenant, lateAfter, oneMore)
 	if err != nil {
 		return err
 	}

@@ -285,3 +285,42 @@ func TestTheDocumentationListsEveryKindOfProblem(t *testing.T) {
 		}
 	}
 }
+
+// Of many problems of a kind the worst are shown, and the others are counted.
+func TestTheWorstOfManyProblemsAreFound(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		of   outbox.ID
+		look outbox.ID
+		kind string
+	}{"all": {outbox.RootTenant, outbox.ID{}, watch.NoHandler}, "another tenant": {outbox.NewID(), outbox.ID{}, watch.Late}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := &rig{t, pgtest.New(t), c.of}
+			if c.kind == watch.Late {
+				c.look = c.of
+			}
+			const queues = 23
+			r.exec(`INSERT INTO outbox.jobs (id, tenant_id, kind, queue, payload, run_at)
+				SELECT outbox.uuid_v7(), $1, 'mail', 'q' || lpad(q::text, 2, '0'), '{}', now() - interval '5 minutes'
+				FROM generate_series(1, $2::int) AS q CROSS JOIN LATERAL generate_series(1, q)`, c.of, queues)
+			r.exec(`INSERT INTO outbox.keys (tenant_id, queue, key, parked_at) SELECT $1, 'mail', 'k' || n, now() FROM generate_series(1, 25) AS n`, c.of)
+			found, err := watch.NewProblems(operator.New(r.db), watch.NewExaminations(r.db), nil).Look(t.Context(), c.look)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var jobs []int64
+			for _, p := range found.Problems {
+				if p.Kind == c.kind {
+					jobs = append(jobs, p.Jobs)
+				}
+			}
+			if len(jobs) != 20 || jobs[0] != queues || jobs[19] != queues-19 {
+				t.Errorf("problems with %v jobs are found, want the 20 with most", jobs)
+			}
+			if want := []watch.More{{c.kind, 3, false}, {watch.KeyParked, 1, true}}; !slices.Equal(found.More, want) {
+				t.Errorf("what is left out is %v, want %v", found.More, want)
+			}
+		})
+	}
+}
