@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +17,7 @@ import (
 type shownQueue struct {
 	operator.Queue
 	asOf    time.Time      // when its jobs were counted
-	running []operator.Job // the longest running ones, of the newest 200
+	running []operator.Job // the longest running ones
 	more    bool           // there are more of them
 	workers []operator.Worker
 	audit   []operator.AuditEntry
@@ -56,10 +55,7 @@ func (s *site) queues(v *visit) error {
 	return v.render(queuesPage(v, queues, lines, asOf))
 }
 
-const (
-	runningRead  = operator.MaxLimit
-	runningShown = 10
-)
+const runningShown = 10
 
 func (s *site) queue(v *visit) (err error) {
 	q, err := s.queueOf(v)
@@ -69,16 +65,12 @@ func (s *site) queue(v *visit) (err error) {
 	if q.done, err = v.justDone(queueStanding(q.Queue)); err != nil {
 		return err
 	}
-	page, err := v.operator.Page(v.ctx(), operator.Filter{
-		Queue: q.Name, Tenant: v.tenant(),
-		Statuses: []outbox.Status{outbox.Running}, Limit: runningRead,
-	})
+	running, err := v.operator.LongestRunning(v.ctx(), q.Name, v.tenant(), runningShown+1)
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(page.Jobs, func(a, b operator.Job) int { return a.StartedAt.Compare(b.StartedAt) })
-	q.more = !page.Next.IsZero() || len(page.Jobs) > runningShown
-	q.running = page.Jobs[:min(len(page.Jobs), runningShown)]
+	q.more = len(running) > runningShown
+	q.running = running[:min(len(running), runningShown)]
 	if v.who.AllTenants {
 		workers, err := v.operator.Workers(v.ctx())
 		if err != nil {

@@ -66,6 +66,24 @@ func TestAQueueBehindTheListIsShownAsItIs(t *testing.T) {
 	r.get("queue-limits?queue=zeta").is(200).hasSource(t, `value="7"`, `value="10"`)
 }
 
+// The job that has run longest may be older than as many others as a list reads.
+func TestWhatHasRunLongestIsShown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const run = `UPDATE outbox.jobs SET status = 'running', epoch = 1, attempt = 1, lease_owner = 'w', lease_expires_at = now() + interval '1 h', started_at = now() - $2::interval WHERE queue = $1 AND status = 'pending'`
+	longest := r.enqueue("k", `{}`, outbox.Options{Queue: "mail", Tenant: tenantA}).String()
+	r.exec(run, "mail", "9 hours")
+	r.enqueue("k", `{}`, outbox.Options{Queue: "other", Tenant: tenantA})
+	r.exec(run, "other", "10 hours")
+	r.exec(`INSERT INTO outbox.jobs (id, tenant_id, kind, queue, payload) SELECT outbox.uuid_v7(), $1, 'k', 'mail', '{}' FROM generate_series(1, 250)`, tenantA)
+	r.exec(run, "mail", "1 hour")
+	r.enqueue("k", `{}`, outbox.Options{Queue: "mail", Tenant: tenantB})
+	r.exec(run, "mail", "12 hours")
+	r.get("queue?queue=mail").is(200).has("12 h", "9 h", "All that run").hasNot("10 h")
+	r.as("a").get("queue?queue=mail").is(200).has("9 h", "All that run").hasSource(t, longest).hasNot("10 h", "12 h")
+	r.as("b").get("queue?queue=mail").is(200).has("12 h").hasNot("All that run", "9 h")
+}
+
 func TestAQueueIsPausedInTwoSteps(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

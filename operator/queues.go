@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -243,4 +245,28 @@ func (o *Operator) checkQueue(ctx context.Context, queue string) error {
 		return &outbox.InvalidError{Field: "queue", Reason: fault + ", or the name of a queue with open jobs"}
 	}
 	return nil
+}
+
+// LongestRunning lists up to limit jobs of a queue (0 means 50; at most 200) that run now, the one first whose attempt
+// began first, without payloads, results and attempts. The zero tenant means any.
+func (o *Operator) LongestRunning(ctx context.Context, queue string, tenant outbox.ID, limit int) ([]Job, error) {
+	if limit < 0 {
+		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
+	}
+	if err := validTexts(map[string]string{"queue": queue}); err != nil {
+		return nil, err
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.ListLongestRunning(ctx, sqlgen.ListLongestRunningParams{
+		Queue: queue, Tenant: pgvalue.UUIDOrNull(tenant), MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list what has run longest in queue %s: %w", queue, err)
+	}
+	jobs := make([]Job, len(rows))
+	for i, row := range rows {
+		jobs[i] = fromRow(sqlgen.ListJobsRow(row))
+	}
+	return jobs, nil
 }

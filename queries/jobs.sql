@@ -278,3 +278,14 @@ WITH dismissed AS MATERIALIZED (
 SELECT outbox.close_jobs(array_agg(id), array_agg(epoch), array_agg('dismissed'::outbox.job_status))::uuid AS id
 FROM dismissed
 HAVING count(*) > 0;
+
+-- name: ListLongestRunning :many
+-- ListLongestRunning returns the jobs of a queue that have run longest, of a @tenant or of any. It reads all that runs,
+-- which is as much as workers have room for.
+SELECT {{open "jobs"}}
+FROM outbox.jobs
+WHERE jobs.status = 'running'
+  AND jobs.queue = @queue
+  AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
+ORDER BY jobs.started_at, jobs.id
+LIMIT @max_rows;

@@ -653,6 +653,113 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 	return items, nil
 }
 
+const ListLongestRunning = `-- name: ListLongestRunning :many
+SELECT jobs.id AS id, jobs.tenant_id AS tenant_id, jobs.kind AS kind, jobs.priority AS priority,
+    jobs.attempt AS attempt, jobs.max_attempts AS max_attempts, jobs.lost_leases AS lost_leases,
+    jobs.epoch AS epoch, coalesce(jobs.key, '')::text AS key,
+    octet_length(jobs.payload) AS payload_bytes, jobs.content_type AS content_type,
+    jobs.timeout AS timeout, jobs.backoff AS backoff, jobs.run_at AS run_at,
+    jobs.created_at AS created_at, jobs.started_at AS started_at, jobs.deadline AS deadline,
+    (jobs.streamed IS NOT NULL)::boolean AS streamed, jobs.queue AS queue, jobs.status::text AS status,
+    coalesce(jobs.lease_owner, '')::text AS worker,
+    coalesce(jobs.last_error_code, '')::text AS error_code,
+    coalesce(jobs.last_error_message, '')::text AS error_message,
+    jobs.cancel_requested_at AS cancel_requested_at, jobs.parent_id AS parent_id,
+    jobs.lease_expires_at AS lease_expires_at, NULL::timestamptz AS finished_at
+FROM outbox.jobs
+WHERE jobs.status = 'running'
+  AND jobs.queue = $1
+  AND ($2::uuid IS NULL OR jobs.tenant_id = $2)
+ORDER BY jobs.started_at, jobs.id
+LIMIT $3
+`
+
+type ListLongestRunningParams struct {
+	Queue   string
+	Tenant  pgtype.UUID
+	MaxRows int32
+}
+
+type ListLongestRunningRow struct {
+	ID                pgtype.UUID
+	TenantID          pgtype.UUID
+	Kind              string
+	Priority          int16
+	Attempt           int32
+	MaxAttempts       int32
+	LostLeases        int32
+	Epoch             int64
+	Key               string
+	PayloadBytes      int32
+	ContentType       string
+	Timeout           pgtype.Interval
+	Backoff           []pgtype.Interval
+	RunAt             pgtype.Timestamptz
+	CreatedAt         pgtype.Timestamptz
+	StartedAt         pgtype.Timestamptz
+	Deadline          pgtype.Timestamptz
+	Streamed          bool
+	Queue             string
+	Status            string
+	Worker            string
+	ErrorCode         string
+	ErrorMessage      string
+	CancelRequestedAt pgtype.Timestamptz
+	ParentID          pgtype.UUID
+	LeaseExpiresAt    pgtype.Timestamptz
+	FinishedAt        pgtype.Timestamptz
+}
+
+// ListLongestRunning returns the jobs of a queue that have run longest, of a @tenant or of any. It reads all that runs,
+// which is as much as workers have room for.
+func (q *Queries) ListLongestRunning(ctx context.Context, arg ListLongestRunningParams) ([]ListLongestRunningRow, error) {
+	rows, err := q.db.Query(ctx, ListLongestRunning, arg.Queue, arg.Tenant, arg.MaxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListLongestRunningRow
+	for rows.Next() {
+		var i ListLongestRunningRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.TenantID,
+			&i.Kind,
+			&i.Priority,
+			&i.Attempt,
+			&i.MaxAttempts,
+			&i.LostLeases,
+			&i.Epoch,
+			&i.Key,
+			&i.PayloadBytes,
+			&i.ContentType,
+			&i.Timeout,
+			&i.Backoff,
+			&i.RunAt,
+			&i.CreatedAt,
+			&i.StartedAt,
+			&i.Deadline,
+			&i.Streamed,
+			&i.Queue,
+			&i.Status,
+			&i.Worker,
+			&i.ErrorCode,
+			&i.ErrorMessage,
+			&i.CancelRequestedAt,
+			&i.ParentID,
+			&i.LeaseExpiresAt,
+			&i.FinishedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const RetryJob = `-- name: RetryJob :many
 WITH found AS MATERIALIZED (
     SELECT jobs.id, jobs.status, jobs.epoch, jobs.deadline <= statement_timestamp() AS is_late, jobs.attempt,
