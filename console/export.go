@@ -107,14 +107,18 @@ func (s *site) exportAudit(v *visit) error {
 		return err
 	}
 	f.Limit, f.Before = operator.MaxLimit, 0
-	columns := []string{"id", "at", "actor", "act", "tenant", "job", "queue", "target", "changes", "reason", "request"}
+	columns := []string{
+		"id", "at", "actor", "act", "tenant", "job", "queue", "target", "changes", "before", "after", "reason",
+		"request",
+	}
 	return v.export(exportedTable{"audit", columns, func(ctx context.Context) (rows [][]string, more bool, err error) {
 		page, err := v.operator.AuditPage(ctx, f)
 		for _, e := range page.Entries {
+			e = v.visible(e)
 			rows = append(rows, []string{
 				strconv.FormatInt(e.ID, 10), exported(e.At), e.Actor, e.Act, exportedID(e.Tenant), exportedID(e.JobID),
-				e.Queue, e.Target,
-				strings.Join(v.changes(e), ", "), e.Reason, e.RequestID,
+				e.Queue, e.Target, strings.Join(v.changes(e), ", "), string(e.Before), string(e.After), e.Reason,
+				e.RequestID,
 			})
 		}
 		f.Before = page.Next

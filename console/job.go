@@ -174,11 +174,17 @@ func late(j operator.Job, now time.Time) time.Duration {
 	return max(now.Sub(j.RunAt), 0)
 }
 
-// changes describes what an act changed, as far as the principal may see it: "paused false → true".
-func (v *visit) changes(e operator.AuditEntry) (words []string) {
+// visible returns an act as far as the principal may see it.
+func (v *visit) visible(e operator.AuditEntry) operator.AuditEntry {
 	if !v.can(access.PayloadRead) {
 		e = e.WithoutPayload()
 	}
+	return e
+}
+
+// changes describes what an act changed, as far as the principal may see it: "paused false → true".
+func (v *visit) changes(e operator.AuditEntry) (words []string) {
+	e = v.visible(e)
 	var before, after map[string]json.RawMessage
 	_ = json.Unmarshal(e.Before, &before) // another form is not described
 	_ = json.Unmarshal(e.After, &after)
@@ -192,7 +198,9 @@ func (v *visit) changes(e operator.AuditEntry) (words []string) {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		was, became := shorten(before[name]), shorten(after[name])
 		switch {
-		case name == "payload_base64" || was == became || became == "":
+		case name == "payload_base64" || was == became:
+		case became == "":
+			words = append(words, name+" "+was+" → removed")
 		case was == "":
 			words = append(words, name+" "+became)
 		default:
