@@ -42,7 +42,7 @@ func (s *site) schedule(v *visit) error {
 	if err != nil {
 		return err
 	}
-	return v.render(schedulePage(v, shownSchedule{found, ticksOf(found), done}))
+	return v.render(schedulePage(v, shownSchedule{found, ticksOf(found, v.now), done}))
 }
 
 // scheduleOf returns the schedule that the parameters name.
@@ -68,21 +68,41 @@ func (s *site) scheduleOf(v *visit) (found operator.Schedule, err error) {
 	return found, operator.ErrScheduleNotFound
 }
 
-// ticksOf returns the coming ticks, from the one that the database waits for.
-func ticksOf(s operator.Schedule) (ticks []time.Time) {
+// ticksOf returns the coming ticks, from the one that the database waits for; of a paused schedule, those that would
+// come if it were resumed now.
+func ticksOf(s operator.Schedule, now time.Time) (ticks []time.Time) {
 	declared := schedule.Every(s.Name, s.Every, stored(s.Kind), schedule.Options{})
 	if s.Expression != "" {
 		declared = schedule.Cron(s.Name, s.Expression, s.Zone, stored(s.Kind), schedule.Options{})
 	}
-	for at := s.NextAt; len(ticks) < nextTicks; {
-		ticks = append(ticks, at)
-		next, err := declared.Next(at)
+	after := now
+	if s.PausedSince.IsZero() {
+		ticks, after = append(ticks, s.NextAt), s.NextAt
+	}
+	for len(ticks) < nextTicks {
+		next, err := declared.Next(after)
 		if err != nil { // an expression that another version accepted
 			break
 		}
-		at = next
+		ticks, after = append(ticks, next), next
 	}
 	return ticks
+}
+
+// next returns when a schedule ticks next; zero if it is paused.
+func next(s operator.Schedule) time.Time {
+	if !s.PausedSince.IsZero() {
+		return time.Time{}
+	}
+	return s.NextAt
+}
+
+// ticksTitle returns the title of a schedule's coming ticks.
+func ticksTitle(s operator.Schedule) string {
+	if !s.PausedSince.IsZero() {
+		return "Next ticks, if it were resumed now"
+	}
+	return "Next ticks"
 }
 
 // stored is the arguments of a stored schedule, of which only the kind is known here.
