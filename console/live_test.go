@@ -63,6 +63,18 @@ func (r *rig) stream(server *httptest.Server, path string) (*http.Response, <-ch
 	return res, events
 }
 
+// A change does not tell when its job was created: with a condition on that, the page asks.
+func TestALoneConditionOnATimeIsUnsure(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for query, unsure := range map[string]bool{"": false, "?kind=k": false, "?since=2001-01-01T00:00:00Z": true, "?until=1h": true, "?key=x": true} {
+		r.get("jobs" + query).is(200)
+		if got := strings.Contains(r.get("jobs"+query).Body.String(), `unsure&#34;:true`); got != unsure {
+			t.Errorf("jobs%s: unsure is %t, want %t", query, got, unsure)
+		}
+	}
+}
+
 // serve serves the console; its streams end with the test.
 func serve(t *testing.T, change ...func(*console.Config)) (*rig, *httptest.Server) {
 	t.Helper()
