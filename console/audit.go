@@ -75,11 +75,16 @@ func (v *visit) auditFilter() (f operator.AuditFilter, err error) {
 	return f, nil
 }
 
+// placeParams are the parameters that say where a page of a list begins. In another list they mean nothing.
+var placeParams = strings.Fields("before after_since after_tenant after_queue after_key")
+
+var notConditions = append(strings.Fields(actedParams), placeParams...)
+
 // conditions returns the conditions of the URL, in the order of the parameters; the page's place and the act that was
 // just done are not conditions.
 func (v *visit) conditions() (names []string) {
 	for _, name := range v.route.names() {
-		if name != "before" && !slices.Contains(strings.Fields(actedParams), name) && v.param(name) != "" {
+		if !slices.Contains(notConditions, name) && v.param(name) != "" {
 			names = append(names, name)
 		}
 	}

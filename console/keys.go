@@ -34,6 +34,12 @@ func (s *site) keys(v *visit) (err error) {
 	return v.render(keysPage(v, l))
 }
 
+// ofKeys returns the conditions of the list of keys, without its place, and the pairs, which override them.
+func (v *visit) ofKeys(pairs ...string) []string {
+	conditions := []string{"tenant", v.param("tenant"), "queue", v.param("queue"), "parked", v.param("parked")}
+	return append(conditions, pairs...)
+}
+
 // keyPlace returns where the page begins; zero means at the first key.
 func (v *visit) keyPlace() (p operator.KeyPlace, err error) {
 	p.Queue, p.Key = v.param("after_queue"), v.param("after_key")
@@ -65,7 +71,7 @@ func after(k operator.Key) []string {
 type shownKey struct {
 	operator.Key
 	jobs    []operator.Job
-	more    bool
+	next    outbox.ID // before which to search on for more of them; zero if these are all
 	blocks  int // the dead letters that unblocking it would run again
 	retried int // those that run again because it was just unblocked; -1 if it was not
 }
@@ -93,7 +99,7 @@ func (s *site) key(v *visit) error {
 	if err != nil {
 		return err
 	}
-	k.jobs, k.more = found.Jobs, !found.Next.IsZero()
+	k.jobs, k.next = found.Jobs, found.Next
 	blocks, err := v.operator.BlockingLetters(v.ctx(), name)
 	if err != nil {
 		return err
@@ -120,6 +126,11 @@ func (v *visit) justUnblocked(name operator.KeyName) (retried int, err error) {
 		return -1, err
 	}
 	return after.Retried, nil
+}
+
+// search returns the search for all jobs of the key.
+func (k shownKey) search() search {
+	return search{tenant: k.Tenant, queue: k.Queue, key: k.Key.Key}
 }
 
 // unblocks reports whether unblocking the key would change anything.

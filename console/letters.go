@@ -182,6 +182,15 @@ func (v *visit) lasting() url.Values {
 	return q
 }
 
+// begun returns the same for the first page.
+func (v *visit) begun() url.Values {
+	q := v.lasting()
+	for _, name := range placeParams {
+		q.Del(name)
+	}
+	return q
+}
+
 // narrowed returns pairs, and those conditions of this page that they do not name: a link from a narrowed list stays
 // within that list.
 func (v *visit) narrowed(pairs ...string) []string {
@@ -196,15 +205,14 @@ func (v *visit) narrowed(pairs ...string) []string {
 
 // without returns this page's URL without a parameter, beginning with the first page.
 func (v *visit) without(name string) templ.SafeURL {
-	q := v.lasting()
+	q := v.begun()
 	q.Del(name)
-	q.Del("before")
 	return pageURL(v.route.path, q)
 }
 
-// with returns this page's URL with a parameter.
+// with returns this page's URL with a parameter: another part of the list, or the first one of another list.
 func (v *visit) with(name, value string) templ.SafeURL {
-	q := v.lasting()
+	q := v.begun()
 	q.Set(name, value)
 	return pageURL(v.route.path, q)
 }

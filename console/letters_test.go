@@ -100,7 +100,7 @@ func TestGroupsOfDeadLettersAreSharedUntilSomethingIsDone(t *testing.T) {
 		who.get("letters?error=c1&kind=k").is(200).has("None is left")
 		who.post("queue-pause", url.Values{"queue": {"mail"}, "reason": {"x"}})
 	}
-	r.as("b").get("letters?queue=default").is(200).has("Nothing waits for a person")
+	r.as("b").get("letters?queue=default").is(200).has("No dead letter matches")
 }
 
 // A filter by how long ago is the same filter for all who use it in the same minute.
@@ -211,6 +211,45 @@ func TestKeysThatHoldJobsUp(t *testing.T) {
 	r.get("keys?after_key=x&after_tenant=1").is(400)
 }
 
+// A list that a condition, or its place, has emptied does not say that there is nothing at all; and no link drops a
+// condition.
+func TestAnEmptyListSaysWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, of := range []outbox.ID{tenantA, tenantB} {
+		r.deadLetter(of, "k", "c", "m")
+		r.exec(`INSERT INTO outbox.keys (tenant_id, queue, key, parked_at) VALUES ($1, 'mail', 'k', now())`, of)
+	}
+	ofA := "tenant=" + tenantA.String()
+	for page, want := range map[string]struct{ says, leads string }{
+		"keys?queue=other":                  {"No key matches", `href="keys"`},
+		"keys?parked=1&queue=other&" + ofA:  {"No key matches", `href="keys?queue=other&amp;` + ofA + `"`},
+		"keys?parked=1&" + ofA + "&after_tenant=" + tenantB.String() + "&after_queue=z&after_key=z": {"There are no keys behind", `href="keys?parked=1&amp;` + ofA + `"`},
+		"letters?kind=other":                {"No dead letter matches", `href="letters"`},
+		"operations?before=" + outbox.NewID().String(): {"There are no older operations", `href="operations"`},
+	} {
+		r.get(page).is(200).has(want.says).hasNot("holds jobs up", "Nothing waits for a person", "No operations").hasSource(t, want.leads)
+	}
+	r.get("keys?parked=1&"+ofA).is(200).has("1 key shown", "tenant "+tenantA.String()).hasSource(t, `href="keys?`+ofA+`"`)
+	r.get("keys?" + ofA + "&after_tenant=" + tenantA.String() + "&after_queue=a&after_key=a").is(200).hasSource(t, `href="keys" aria-label="Take off tenant `)
+}
+
+// The jobs of a key may lie behind more newer jobs than a page reads.
+func TestAKeySaysHowFarItsJobsWereSearched(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.enqueue("k", `{}`, outbox.Options{Queue: "mail", Key: outbox.KeyRules{Name: "acme"}, Tenant: tenantA})
+	page := "key?" + url.Values{"tenant": {tenantA.String()}, "queue": {"mail"}, "key": {"acme"}}.Encode()
+	all := `href="jobs?key=acme&amp;queue=mail&amp;tenant=` + tenantA.String() + `"`
+	r.get(page).is(200).hasNot("Searched back")
+	r.exec(`DELETE FROM outbox.jobs`)
+	r.exec(`INSERT INTO outbox.keys (tenant_id, queue, key, parked_at) VALUES ($1, 'mail', 'acme', now())`, tenantA)
+	r.get(page).is(200).has("No open job bears it").hasSource(t, all)
+	r.enqueue("k", `{}`, outbox.Options{Queue: "mail", Key: outbox.KeyRules{Name: "acme"}, Tenant: tenantA})
+	r.exec(`INSERT INTO outbox.jobs (id, tenant_id, kind, queue, payload) SELECT outbox.uuid_v7(), $1, 'k', 'other', '{}' FROM generate_series(1, 300000)`, tenantA)
+	r.get(page).is(200).has("Searched back to", "Search on").hasNot("No open job bears it").hasSource(t, `href="jobs?before=`, `&amp;key=acme&amp;queue=mail&amp;tenant=`+tenantA.String())
+}
+
 func TestSchedulesShowTheirTicks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -224,7 +263,9 @@ func TestSchedulesShowTheirTicks(t *testing.T) {
 	r.as("b").get("schedule?name=weekday-report").is(404)
 	r.as("b").get("schedule?name=weekday-report&tenant=" + tenantA.String()).is(403)
 	r.exec(`UPDATE outbox.schedules SET paused_at = now(), next_at = now() - interval '1 day' WHERE name = 'sync'`)
-	r.get("schedule?name=sync").is(200).has("Paused since")
+	// What is paused has no next tick, and those of the pause are over.
+	r.get("schedule?name=sync").is(200).has("Paused since", "Next ticks, if it were resumed now", "in ").hasNot("1 d ago", " d ago", "23 h ago")
+	r.get("schedules").is(200).has("sync default root – –").hasNot("1 d ago")
 }
 
 func TestWorkersSinksAndTheAudit(t *testing.T) {
@@ -244,6 +285,8 @@ func TestWorkersSinksAndTheAudit(t *testing.T) {
 	r.as("a").get("audit").is(200).has("job.retry").hasNot("queue.pause")
 	r.as("b").get("audit").is(200).hasNot("job.retry", "queue.pause")
 	r.get("audit?act=none").is(200).has("No act matches")
+	// From an older page a filter leads to the newest acts, and keeps what else was asked for.
+	r.get("audit?queue=mail&before=99").is(200).hasSource(t, `href="audit?actor=ada&amp;queue=mail"`, `href="audit?act=queue.pause&amp;queue=mail"`, `<input type="hidden" name="queue" value="mail">`).hasNot(`name="before"`)
 	r.get("audit?before=0").is(400)
 	r.as("a").get("workers").is(403)
 	r.as("a").get("sinks").is(403)
