@@ -44,16 +44,16 @@ const (
 
 var acts = []act{
 	{
-		"job-retry", onID, "while", needs(access.AdminMutate), "Run again", jobAct(retryJob),
+		"job-retry", onID, "while after", needs(access.AdminMutate), "Run again", jobAct(retryJob),
 		doJob((*operator.Operator).Retry),
 	},
-	{"job-cancel", onID, "while", needs(access.JobsCancel), "Cancel", jobAct(cancelJob), doJob(cancelled)},
+	{"job-cancel", onID, "while after", needs(access.JobsCancel), "Cancel", jobAct(cancelJob), doJob(cancelled)},
 	{
-		"job-release", onID, "while", needs(access.AdminMutate), "Release", jobAct(releaseJob),
+		"job-release", onID, "while after", needs(access.AdminMutate), "Release", jobAct(releaseJob),
 		doJob((*operator.Operator).Release),
 	},
 	{
-		"job-dismiss", onID, "while", needs(access.AdminMutate), "Dismiss", jobAct(dismissJob),
+		"job-dismiss", onID, "while after", needs(access.AdminMutate), "Dismiss", jobAct(dismissJob),
 		doJob((*operator.Operator).Dismiss),
 	},
 	{
@@ -238,20 +238,28 @@ func (v *visit) whyNot(g gate) string {
 	return ""
 }
 
-// tooLate names the person who was first, if somebody else has acted since the page was made.
+// tooLate names the person who was first, if somebody has acted on the job since the page was made; otherwise the job has
+// gone on by itself.
 func (v *visit) tooLate(err error) error {
 	moved, ok := errors.AsType[*operator.StatusError](err)
 	if !ok {
 		return err
 	}
 	next := "It is in no status in which this can be done. Nothing was changed."
-	if id, parsed := outbox.ParseID(v.param("id")); parsed == nil && v.can(access.AdminRead) {
-		if entries, found := v.operator.Audit(v.ctx(), operator.AuditFilter{
-			JobID: id, Tenant: v.tenant(),
-			Limit: 1,
-		}); found == nil && len(entries) > 0 {
-			next = fmt.Sprintf("%s did %s %s ago. Nothing was changed now.", entries[0].Actor, entries[0].Act,
-				age(v.now.Sub(entries[0].At)))
+	id, parsed := outbox.ParseID(v.param("id"))
+	before, known := strconv.ParseInt(v.param("after"), 10, 64)
+	if parsed == nil {
+		v.again = place{"Look again", string(link("job", "id", id.String()))}
+	}
+	if parsed == nil && known == nil && v.can(access.AdminRead) {
+		latest, failed := v.latestAct(id)
+		switch {
+		case failed != nil:
+		case latest.ID > before:
+			next = fmt.Sprintf("%s did %s %s ago. Nothing was changed now.", latest.Actor, latest.Act,
+				age(v.now.Sub(latest.At)))
+		default:
+			next = "Nobody has acted on it since: it has gone on by itself. Nothing was changed now."
 		}
 	}
 	again := "" // set if it has another epoch
@@ -261,6 +269,25 @@ func (v *visit) tooLate(err error) error {
 		again = "again "
 	}
 	return refusal{http.StatusConflict, "The job is " + string(moved.Status) + " " + again + "by now", next}
+}
+
+// latestAct returns the latest act on a job; the zero act if there is none.
+func (v *visit) latestAct(job outbox.ID) (e operator.AuditEntry, err error) {
+	found, err := v.operator.Audit(v.ctx(), operator.AuditFilter{JobID: job, Tenant: v.tenant(), Limit: 1})
+	if len(found) > 0 {
+		e = found[0]
+	}
+	return e, err
+}
+
+// shownAct returns the value of the field “after” of a form: the latest act on the job of which its page can know; "" for
+// those who see no acts.
+func (v *visit) shownAct(job outbox.ID) (string, error) {
+	if !v.can(access.AdminRead) {
+		return "", nil
+	}
+	latest, err := v.latestAct(job)
+	return strconv.FormatInt(latest.ID, 10), err
 }
 
 // jobAct returns the first step of an act on a job.
@@ -277,6 +304,11 @@ func jobAct(words func(operator.Job, *confirmation) error) func(*visit) (confirm
 		if v.r.Method == http.MethodPost {
 			return c, nil
 		}
+		after, err := v.shownAct(j.ID)
+		if err != nil {
+			return c, err
+		}
+		c.hidden = append(c.hidden, field{"after", after})
 		return c, words(j, &c)
 	}
 }

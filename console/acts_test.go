@@ -131,9 +131,17 @@ func TestTheSecondOneLearnsWhoWasFirst(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	id := r.deadLetter(tenantA, "k", "c", "m")
-	form := url.Values{"id": {id.String()}, "while": {r.seen(id)}, "reason": {""}}
+	form := r.get("job-dismiss?id=" + id.String()).is(200).fieldsOf()
 	r.as("a").post("job-retry", form).is(303)
-	r.post("job-dismiss", form).is(409).has("The job is pending by now", "a did job.retry")
+	r.post("job-dismiss", form).is(409).has("The job is pending by now", "a did job.retry", "Look again").hasSource(t, `href="job?id=`+id.String()+`"`)
+	// Afterwards a worker is first. The one who acted before the page was made is not to blame.
+	form = r.get("job-cancel?id=" + id.String()).is(200).fieldsOf()
+	r.diesOf(id, "another")
+	for _, who := range []*rig{r, r.as("a")} {
+		who.post("job-cancel", form).is(409).has("The job is dead by now", "Nobody has acted on it since", "Look again").hasNot("a did job.retry")
+	}
+	form.Del("after")
+	r.post("job-cancel", form).is(409).has("in no status in which this can be done").hasNot("a did job.retry")
 }
 
 // letterOf stores a dead letter of a key.

@@ -34,8 +34,8 @@ var editGate = needs(access.AdminMutate, access.PayloadRead)
 // editRoutes are the rows of an edit. The POST that previews it is not an act, but only people who may act can see it.
 var editRoutes = []route{
 	{"GET", "job-edit", editGate, "id reveal", "", (*site).edit},
-	{"POST", "job-edit", editGate, "id epoch payload reveal again forget reason", "", (*site).previewEdit},
-	{"POST", "job-edit-do", editGate, "id epoch payload reveal forget reason", "", (*site).doEdit},
+	{"POST", "job-edit", editGate, "id epoch after payload reveal again forget reason", "", (*site).previewEdit},
+	{"POST", "job-edit-do", editGate, "id epoch after payload reveal forget reason", "", (*site).doEdit},
 }
 
 // editor is a dead letter's payload in the editor.
@@ -45,6 +45,7 @@ type editor struct {
 	json   bool
 	hides  int    // how many values are masked in the text
 	mark   string // beginning of the masks
+	after  string // the latest act on the job when it was shown
 	reveal bool
 	faults []fault
 }
@@ -351,9 +352,13 @@ func (s *site) edit(v *visit) error {
 	} else if !may {
 		return payloadsStay
 	}
+	after, err := v.shownAct(j.ID)
+	if err != nil {
+		return err
+	}
 	return v.render(editPage(v, editor{
 		Job: j, text: p.text, json: p.json, hides: len(p.masked), mark: p.mark,
-		reveal: reveal,
+		after: after, reveal: reveal,
 	}))
 }
 
@@ -370,7 +375,10 @@ func (s *site) readEdit(v *visit) (e editor, was storedPayload, payload []byte, 
 	if j.Epoch != epoch {
 		return e, was, nil, v.tooLate(&operator.StatusError{ID: j.ID, Status: j.Status, Act: "replay"})
 	}
-	e = editor{Job: j, text: strings.ReplaceAll(v.param("payload"), "\r\n", "\n"), reveal: v.param("reveal") != ""}
+	e = editor{
+		Job: j, text: strings.ReplaceAll(v.param("payload"), "\r\n", "\n"), after: v.param("after"),
+		reveal: v.param("reveal") != "",
+	}
 	if was, err = s.storedPayload(j, e.reveal); err != nil {
 		return e, was, nil, v.tooLate(err)
 	}
@@ -446,7 +454,9 @@ func (s *site) previewEdit(v *visit) error {
 			"It starts as soon as a worker is free. What its handler did before may happen again.",
 			"The audit keeps the payload that it had, up to 64 KiB.",
 		},
-		hidden:  []field{{"id", e.ID.String()}, {"epoch", strconv.FormatInt(e.Epoch, 10)}, {"payload", e.text}},
+		hidden: []field{
+			{"id", e.ID.String()}, {"epoch", strconv.FormatInt(e.Epoch, 10)}, {"after", e.after}, {"payload", e.text},
+		},
 		command: "posthaste dlq replay " + e.ID.String() + " --payload @payload.json",
 	}
 	if e.reveal {

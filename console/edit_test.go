@@ -73,7 +73,7 @@ func (a answer) edited(id outbox.ID, change func(string) string) url.Values {
 		a.t.Fatalf("there is no editor: %s", a.text())
 	}
 	text := strings.ReplaceAll(change(html.UnescapeString(area[1])), "\n", "\r\n") // as browsers do
-	return url.Values{"id": {id.String()}, "epoch": {epoch[1]}, "payload": {text}}
+	return url.Values{"id": {id.String()}, "epoch": {epoch[1]}, "after": {a.fieldsOf().Get("after")}, "payload": {text}}
 }
 
 func TestADeadLetterIsEditedAndRunAgain(t *testing.T) {
