@@ -144,9 +144,39 @@ func (v *visit) refuse(err error) {
 	if v.ctx().Err() != nil { // the page's time is over, and the answer is about that
 		v.r = v.r.WithContext(context.WithoutCancel(v.ctx()))
 	}
+	defer v.keepForm(r.status)()
 	if err := v.render(refused(v, r)); err != nil {
 		http.Error(v.w, r.Error(), r.status)
 	}
+}
+
+// keepForm keeps what was sent with a form that can be sent again, because it was refused for a reason that passes. Forms
+// that need no login are not kept: one of them has a token.
+func (v *visit) keepForm(status int) (leave func()) {
+	leave = func() {}
+	switch status {
+	case http.StatusUnauthorized, http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	default:
+		return leave
+	}
+	if v.r.Method != http.MethodPost || v.route == nil || v.route.gate.anyone {
+		return leave
+	}
+	if v.params == nil { // it was refused before it was read
+		of, err := v.site.takeForm(v)
+		if err != nil {
+			return leave
+		}
+		if leave = of; v.readParameters() != nil {
+			return leave
+		}
+	}
+	for _, name := range v.route.names() {
+		for _, value := range v.params[name] {
+			v.form = append(v.form, field{name, value})
+		}
+	}
+	return leave
 }
 
 // sendToLogin leads people to the login and then back, if there is one and they have not sent a form.

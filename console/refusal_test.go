@@ -2,15 +2,18 @@ package console_test
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/migrations/migrate"
@@ -94,8 +97,8 @@ func TestTheDatabaseIsStopped(t *testing.T) {
 			t.Errorf("/%s does not try again: %v", page, a.Header())
 		}
 	}
-	if a := r.post("queue-pause", map[string][]string{"queue": {"mail"}}).refuses(503, "The database cannot be reached"); a.Header().Get("Refresh") != "" {
-		t.Error("an act tries again by itself")
+	if a := r.post("queue-pause", map[string][]string{"queue": {"mail"}}).refuses(503, "The database cannot be reached", "What you have entered is kept", "Try again"); a.Header().Get("Refresh") != "" || a.fieldsOf().Get("queue") != "mail" {
+		t.Errorf("an act tries again by itself, or has lost its queue: %v", a.fieldsOf())
 	}
 	r.get("me").refuses(503, "The database cannot be reached") // nobody knows whether the session was ended
 	r.as("").get("login").is(200)
@@ -138,6 +141,34 @@ func TestTooManyPagesAndPagesThatTakeTooLong(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.get("jobs").is(200)
+}
+
+// nobodyAnswers is a provider that is away.
+type nobodyAnswers struct{}
+
+func (nobodyAnswers) Authenticate(context.Context, string) (access.Principal, error) {
+	return access.Principal{}, access.ErrProviderAway
+}
+
+// A session ends while somebody writes. What they have sent is on the page that says so, and can be sent again.
+func TestWhatWasEnteredSurvivesARefusalThatPasses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	sent := url.Values{"queue": {"mail"}, "shown": {"none"}, "running": {"4"}, "starts": {""}, "interval": {""}, "reason": {"why " + evil}}
+	kept := r.as("").post("queue-limits", sent).refuses(401, "What you have entered is kept", "Try again", "Sign in, in another tab").hasSource(t, `action="queue-limits" method="post"`, `target="_blank"`).fieldsOf()
+	if !maps.EqualFunc(sent, kept, slices.Equal) {
+		t.Errorf("the page keeps %v, want %v", kept, sent)
+	}
+	r.post("queue-limits", kept).is(303)
+	many := url.Values{"id": {noID, noID[1:] + "0"}, "while": {"dead@1", "dead@2"}, "reason": {strings.Repeat("x", 20<<10)}}
+	if kept := r.as("").post("selected-retry", many).is(401).fieldsOf(); !maps.EqualFunc(many, kept, slices.Equal) {
+		t.Error("a large form, or what it has twice, is not kept")
+	}
+	r.as("").post("queue-limits", url.Values{"strange": {"x"}}).is(401).hasNot("strange", "Try again")
+	r.as("a").post("queue-limits", sent).is(403).hasNot("Try again")
+	// A token is never shown again.
+	away := newRig(t, func(c *console.Config) { c.Authenticator = nobodyAnswers{} }).as("")
+	away.post("login", url.Values{"token": {"very-secret"}}).is(503).hasNot("very-secret", "What you have entered")
 }
 
 // Anybody may send the form of a login: it is small, or it is refused.

@@ -25,6 +25,7 @@ type savedView struct {
 type saving struct {
 	search search
 	name   string
+	shared bool
 	fault  string
 	whyNot string // why this viewer may not share it; "" if they may
 }
@@ -97,7 +98,7 @@ func (s *site) saveView(v *visit) error {
 	if missing := sharing.missing(v.who); view.Shared && missing != "" {
 		return notAllowed(string(missing))
 	}
-	p := saving{search: f, name: view.Name, whyNot: v.whyNot(sharing)}
+	p := saving{search: f, name: view.Name, shared: view.Shared, whyNot: v.whyNot(sharing)}
 	switch err := v.operator.SaveView(v.ctx(), v.tenant(), view); {
 	case err == nil:
 		return v.redirect(f.link())

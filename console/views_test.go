@@ -33,6 +33,9 @@ func TestASearchIsSaved(t *testing.T) {
 
 	r.as("a+jobs.read").get("view-save?search=" + url.QueryEscape(search)).is(200).has("Needs admin.mutate").hasNot("Share it")
 	r.as("a+jobs.read").post("view-save", of("ours", search, true)).is(403)
+	long := strings.Repeat("x", 101)
+	r.as("a").post("view-save", of(long, search, true)).is(400).has("1 to 100 bytes").hasHTML(`name="shared" value="1" checked`, long)
+	r.as("a").post("view-save", of(long, search, false)).is(400).hasNot(`value="1" checked`)
 	r.as("a").post("view-save", of("ours", search, true)).is(303)
 	r.as("a+jobs.read").get("jobs").is(200).has("ours shared")
 	r.as("b").get("jobs").is(200).hasNot("ours")
