@@ -238,8 +238,8 @@ func (v *visit) whyNot(g gate) string {
 	return ""
 }
 
-// tooLate names the person who was first, if somebody has acted on the job since the page was made; otherwise the job has
-// gone on by itself.
+// tooLate names the person who was first, if somebody has acted on the job since the page was made; otherwise the job
+// has gone on by itself.
 func (v *visit) tooLate(err error) error {
 	moved, ok := errors.AsType[*operator.StatusError](err)
 	if !ok {
@@ -280,8 +280,8 @@ func (v *visit) latestAct(job outbox.ID) (e operator.AuditEntry, err error) {
 	return e, err
 }
 
-// shownAct returns the value of the field “after” of a form: the latest act on the job of which its page can know; "" for
-// those who see no acts.
+// shownAct returns the value of the field “after” of a form: the latest act on the job of which its page can know; ""
+// for those who see no acts.
 func (v *visit) shownAct(job outbox.ID) (string, error) {
 	if !v.can(access.AdminRead) {
 		return "", nil
@@ -456,7 +456,8 @@ func askUnblock(v *visit) (c confirmation, err error) {
 	if !shown.unblocks() {
 		return c, refusal{
 			http.StatusConflict, "Nothing to unblock",
-			"The key is not parked, and no dead letter of it blocks others: each can be run again or dismissed by itself.",
+			"The key is not parked, and no dead letter of it blocks others. " +
+				"Each can be run again or dismissed by itself.",
 		}
 	}
 	c.will = shown.willUnblock()
@@ -477,8 +478,8 @@ func (k shownKey) willUnblock() (will []string) {
 		will = append(will, "No dead letter of it runs again.")
 	}
 	if left := k.DeadLetters - int64(k.blocks); left > 0 {
-		will = append(will, fmt.Sprintf("Its other dead letters (%d) stay: they block nothing, or their deadline has passed.",
-			left))
+		will = append(will, fmt.Sprintf(
+			"Its other dead letters (%d) stay: they block nothing, or their deadline has passed.", left))
 	}
 	if !k.ParkedSince.IsZero() {
 		will = append(will, "The key is no longer parked.")

@@ -166,7 +166,7 @@ func TestUnblockingAKeyIsPreviewedAsItIsDone(t *testing.T) {
 			plain := r.letterOf(tenant, outbox.KeyRules{Name: "plain"}, "c")
 			r.letterOf(tenant, outbox.KeyRules{Name: "passed", Ordered: true, OnDeath: outbox.SkipDead}, "c")
 			for _, key := range []string{"plain", "passed"} {
-				r.get("key?"+of(key)).is(200).hasNot("Unblock…")
+				r.get("key?" + of(key)).is(200).hasNot("Unblock…")
 				r.get("key-unblock?" + of(key)).is(409).has("Nothing to unblock")
 			}
 			// The key is parked for what has lapsed; the other letter has not parked it, and stays.

@@ -72,8 +72,8 @@ type shownKey struct {
 	operator.Key
 	jobs    []operator.Job
 	next    outbox.ID // before which to search on for more of them; zero if these are all
-	blocks  int // the dead letters that unblocking it would run again
-	retried int // those that run again because it was just unblocked; -1 if it was not
+	blocks  int       // the dead letters that unblocking it would run again
+	retried int       // those that run again because it was just unblocked; -1 if it was not
 }
 
 func (s *site) key(v *visit) error {

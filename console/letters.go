@@ -45,8 +45,8 @@ func (l letters) total() (n int64) {
 	return n
 }
 
-// group returns the group of the page. If the groups are not known, it is what the page was asked for, with the error of
-// the first letter and without a count.
+// group returns the group of the page. If the groups are not known, it is what the page was asked for, with the error
+// of the first letter and without a count.
 func (l letters) group() operator.DeadLetterGroup {
 	if len(l.groups) > 0 {
 		return l.groups[0]

@@ -222,16 +222,16 @@ func TestAnEmptyListSaysWhatIsNotThere(t *testing.T) {
 	}
 	ofA := "tenant=" + tenantA.String()
 	for page, want := range map[string]struct{ says, leads string }{
-		"keys?queue=other":                  {"No key matches", `href="keys"`},
-		"keys?parked=1&queue=other&" + ofA:  {"No key matches", `href="keys?queue=other&amp;` + ofA + `"`},
+		"keys?queue=other":                 {"No key matches", `href="keys"`},
+		"keys?parked=1&queue=other&" + ofA: {"No key matches", `href="keys?queue=other&amp;` + ofA + `"`},
 		"keys?parked=1&" + ofA + "&after_tenant=" + tenantB.String() + "&after_queue=z&after_key=z": {"There are no keys behind", `href="keys?parked=1&amp;` + ofA + `"`},
-		"letters?kind=other":                {"No dead letter matches", `href="letters"`},
+		"letters?kind=other":                           {"No dead letter matches", `href="letters"`},
 		"operations?before=" + outbox.NewID().String(): {"There are no older operations", `href="operations"`},
 	} {
 		r.get(page).is(200).has(want.says).hasNot("holds jobs up", "Nothing waits for a person", "No operations").hasSource(t, want.leads)
 	}
 	r.get("keys?parked=1&"+ofA).is(200).has("1 key shown", "tenant "+tenantA.String()).hasSource(t, `href="keys?`+ofA+`"`)
-	r.get("keys?" + ofA + "&after_tenant=" + tenantA.String() + "&after_queue=a&after_key=a").is(200).hasSource(t, `href="keys" aria-label="Take off tenant `)
+	r.get("keys?"+ofA+"&after_tenant="+tenantA.String()+"&after_queue=a&after_key=a").is(200).hasSource(t, `href="keys" aria-label="Take off tenant `)
 }
 
 // The jobs of a key may lie behind more newer jobs than a page reads.

@@ -2,6 +2,8 @@ package console
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"io"
 	"runtime/debug"
 	"strconv"
@@ -52,6 +54,12 @@ func words(command string) templ.Component {
 		_, err := io.WriteString(w, b.String())
 		return err
 	})
+}
+
+// rowID returns the id of what a list has of a thing: live.js knows it again by that when it reads the page again.
+func rowID(of ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(of, "\x00")))
+	return "r" + hex.EncodeToString(sum[:6])
 }
 
 // asset returns the URL of one of the console's files.

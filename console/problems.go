@@ -51,6 +51,15 @@ func summary(found watch.Findings) string {
 	return text + "; checked "
 }
 
+// problemID returns the id of a problem on its page, which stays the same while it lasts.
+func problemID(p watch.Problem) string {
+	if p.Kind == watch.Installation || p.Kind == watch.Unanswered { // they are about nothing else
+		return rowID(p.Kind, p.Sentence)
+	}
+	return rowID(p.Kind, p.Tenant.String(), p.Queue, p.JobKind, p.Key, p.Fingerprint, p.ErrorCode, p.Schedule,
+		p.Worker, p.Sink)
+}
+
 // places returns the pages that show what a problem is about, with label and URL.
 func (v *visit) places(p watch.Problem) (places []place) {
 	add := func(label, path string, pairs ...string) {

@@ -150,8 +150,8 @@ func (v *visit) refuse(err error) {
 	}
 }
 
-// keepForm keeps what was sent with a form that can be sent again, because it was refused for a reason that passes. Forms
-// that need no login are not kept: one of them has a token.
+// keepForm keeps what was sent with a form that can be sent again, because it was refused for a reason that passes.
+// Forms that need no login are not kept: one of them has a token.
 func (v *visit) keepForm(status int) (leave func()) {
 	leave = func() {}
 	switch status {

@@ -90,8 +90,8 @@ var routes = []route{
 	{"POST", "queue-resume", needs(access.AdminMutate).ofAllTenants(), "queue reason", "", (*site).resume},
 	{"GET", "queue-limits", needs(access.AdminMutate).ofAllTenants(), "queue", "", (*site).askLimits},
 	{
-		"POST", "queue-limits", needs(access.AdminMutate).ofAllTenants(), "queue shown running starts interval reason", "",
-		(*site).limit,
+		"POST", "queue-limits", needs(access.AdminMutate).ofAllTenants(),
+		"queue shown running starts interval reason", "", (*site).limit,
 	},
 	{"GET", "kinds", inside, "", "Kinds", (*site).kinds},
 	{"GET", "kind", inside, "kind range", "", (*site).kind},

@@ -32,9 +32,9 @@ type visit struct {
 	nonce  string    // of the page's scripts
 	now    time.Time // the time of the page; ages count from here
 	params url.Values
-	acted  acted // what this request has done to selected jobs
+	acted  acted   // what this request has done to selected jobs
 	form   []field // what was sent with a form that was refused, and can be sent again
-	again  place // where a refusal leads people who want to look again; zero for nowhere
+	again  place   // where a refusal leads people who want to look again; zero for nowhere
 
 	who   access.Principal
 	known bool     // who is authenticated

@@ -1,6 +1,6 @@
 // How a page keeps up. Rows of jobs change in place, as the stream of changes says, and never move; new jobs wait
-// behind a note. Other pages are read again, and what has changed of them is put in. What a person has the focus in, or
-// has selected, stays as it is. Without a stream pages are read again every ten seconds; and paused they ask for nothing.
+// behind a note. Other pages are read again, and what has changed of them is put in. What a person types in, or has
+// selected, stays as it is. Without a stream pages are read again every ten seconds; and paused they ask for nothing.
 // @ts-check
 import { age, copyable, count, now, setClock } from "./app.js";
 import { Stream } from "./live-stream.js";
@@ -59,14 +59,24 @@ function selected(part) {
 	return !!selection && !selection.isCollapsed && selection.containsNode(part, true);
 }
 
-/** held reports whether a person is busy with a part of the page. @param {Node} part */
-function held(part) {
+/** typing reports whether a person has the focus in a field of a part of the page. @param {Node} part */
+function typing(part) {
 	const focus = document.activeElement;
-	return focus !== document.body && focus !== main && part.contains(focus) || selected(part);
+	return !!focus?.matches("input,select,textarea") && part.contains(focus);
 }
 
-// What was left as it is because a person was busy with it. It is read again soon.
-let kept = false;
+/** takeAway removes what is no longer on the page; if the focus was in it, that goes to its list. @param {Node} n */
+function takeAway(n) {
+	const list = n.parentElement, focused = n.contains(document.activeElement);
+	n.parentNode?.removeChild(n);
+	if (!focused) return;
+	const to = /** @type {HTMLElement} */ (list?.closest("ol,tbody,main") ?? main);
+	to.tabIndex = -1;
+	to.focus({ preventScroll: true });
+}
+
+// What was left as it is because a person had selected it, which is read again soon, or was typing in it.
+let kept = false, typed = false;
 
 /** @param {Node} n */
 const key = (n) => n instanceof Element ? n.getAttribute("data-job") ?? n.id : "";
@@ -77,7 +87,7 @@ const added = (n) => n instanceof Element && n.matches("[data-added],.copy");
 function morph(from, to) {
 	if (from instanceof Text && to instanceof Text) {
 		if (from.data === to.data) return;
-		if (held(from)) kept = true;
+		if (selected(from)) kept = true;
 		else from.data = to.data;
 		return;
 	}
@@ -87,7 +97,7 @@ function morph(from, to) {
 		if (name !== "open" && from.getAttribute(name) !== value) from.setAttribute(name, value);
 	}
 	for (const { name } of [...from.attributes]) {
-		if (!to.hasAttribute(name) && !["open", "data-copies", "aria-selected"].includes(name)) from.removeAttribute(name);
+		if (!to.hasAttribute(name) && !["open", "data-copies", "aria-selected", "tabindex"].includes(name)) from.removeAttribute(name);
 	}
 	const old = [...from.childNodes].filter((n) => !added(n)), next = [...to.childNodes];
 	const keyed = new Map(old.filter(key).map((n) => [key(n), n]));
@@ -108,8 +118,9 @@ function morph(from, to) {
 		morph(same, n);
 	}
 	for (const n of [...free, ...keyed.values()]) {
-		if (held(n)) kept = true;
-		else n.parentNode?.removeChild(n);
+		if (!selected(n) && !typing(n)) takeAway(n);
+		else if (selected(n)) kept = true;
+		else typed = true;
 	}
 }
 
@@ -245,23 +256,33 @@ async function reread() {
 	return true;
 }
 
-/** renew makes a row what the server said, unless the stream knows better by now. @param {HTMLElement} to @param {number} asked */
-export function renew(to, asked) {
+/** adopt takes from a row of the list of jobs what a row of dead letters has of it. @param {HTMLElement} row @param {HTMLElement} from */
+function adopt(row, from) {
+	row.dataset.epoch = from.dataset.epoch;
+	for (const [name, as] of [["Status", "Status"], ["Attempt", "Attempts"]]) {
+		const cell = from.querySelector(`:scope > [data-th="${name}"]`);
+		if (cell) row.querySelector(`:scope > [data-th="${as}"]`)?.replaceChildren(...document.importNode(cell, true).childNodes);
+	}
+}
+
+/** renew makes a row what the server said, unless the stream knows better by now.
+ * @param {HTMLElement} to @param {number} asked @param {(row: HTMLElement, to: HTMLElement) => void} put */
+export function renew(to, asked, put = morph) {
 	const id = to.dataset.job ?? "", row = shown.get(id);
 	if (!row || Number(to.dataset.epoch) < Number(row.dataset.epoch) || (stale.get(id) ?? -1) >= asked) return;
 	if (selected(row)) { kept = true; return; }
 	stale.delete(id);
-	morph(row, to);
+	put(row, to);
 }
 
 /** details asks for the rows that the stream has changed. */
 async function details() {
 	const began = performance.now(), ids = [...stale.keys()].filter((id) => shown.has(id)).slice(0, 200);
-	if (!ids.length || !list) { stale.clear(); return true; }
-	const page = await read(`rows?id=${ids.join()}${"tenants" in list.dataset ? "&tenants=1" : ""}${"pick" in list.dataset ? "&pick=1" : ""}`);
+	if (!ids.length) { stale.clear(); return true; }
+	const page = await read(`rows?id=${ids.join()}${list && "tenants" in list.dataset ? "&tenants=1" : ""}${list && "pick" in list.dataset ? "&pick=1" : ""}`);
 	if (!page) return false;
 	if (paused) return true;
-	for (const row of /** @type {NodeListOf<HTMLElement>} */ (page.querySelectorAll("tr[data-job]"))) renew(row, began);
+	for (const row of /** @type {NodeListOf<HTMLElement>} */ (page.querySelectorAll("tr[data-job]"))) renew(row, began, list ? morph : adopt);
 	for (const id of ids) if (!kept && (stale.get(id) ?? -1) < began) stale.delete(id); // the server has it no longer
 	count(main);
 	return true;
@@ -285,7 +306,7 @@ async function tick() {
 	const at = performance.now(), whole = at >= due;
 	if (!whole && at < dueRows) return;
 	busy = true;
-	kept = false;
+	kept = typed = false;
 	let good = false;
 	try {
 		if (whole) {
@@ -302,7 +323,7 @@ async function tick() {
 	}
 	read_ = performance.now();
 	failed = !good;
-	if (!good || kept) soon(kept ? rest : poll);
+	if (!good || kept || typed) soon(kept ? rest : poll);
 	if (every) soon(every);
 	if (state !== "live" && state !== "") soon(Math.max(poll, every));
 	if ("running" in (/** @type {HTMLElement | null} */ (main.querySelector("[data-subject]"))?.dataset ?? {})) soon(change);

@@ -265,6 +265,74 @@ func patient(c *console, r *road) (faults []string) {
 	return faults
 }
 
+// replayed: a letter of a group that somebody runs again stays in its row, and says so, whether the page hears of it or
+// only reads itself again.
+func replayed(c *console, r *road) (faults []string) {
+	var ids []outbox.ID
+	for range 3 {
+		id := c.enqueue(receipt{1, "a@example.com"}, outbox.Options{MaxAttempts: 1})
+		c.claimed(id)
+		c.exec(`UPDATE outbox.jobs SET status = 'dead', epoch = epoch + 1, lease_owner = NULL, lease_expires_at = NULL, failed_at = now(), error_fingerprint = 'f' WHERE id = $1`, id)
+		ids = append(ids, id)
+	}
+	again := `UPDATE outbox.jobs SET status = 'pending', epoch = epoch + 1, attempt = 0, failed_at = NULL, error_fingerprint = NULL WHERE id = $1`
+	t := c.list(r, "letters?error=f&kind=receipt.send")
+	const attempts = `document.querySelector('tr[data-job="%s"] [data-th="Attempts"]')?.textContent.trim()`
+	t.press(".")
+	t.await(`document.querySelector(".live").dataset.state`, "paused")
+	c.exec(again, ids[0])
+	t.press(".")
+	for n, id := range ids[:2] {
+		if n > 0 {
+			c.exec(again, id)
+		}
+		if !t.await(statusOf(id), "pending") {
+			faults = append(faults, fmt.Sprintf("letter %d that runs again says %s", n, ask[string](t, statusOf(id))))
+		}
+		if got := ask[string](t, fmt.Sprintf(attempts, id)); got != "0/1" {
+			faults = append(faults, "its attempts are "+got)
+		}
+	}
+	if got := ask[string](t, statusOf(ids[2])); got != "dead" {
+		faults = append(faults, "the other says "+got)
+	}
+	return faults
+}
+
+// solved: what is over leaves the page although a person has the focus in it, and the others stay what they are, with
+// the focus if it is in one.
+func solved(c *console, r *road) (faults []string) {
+	for _, queue := range []string{"archive", "mail", "stock"} {
+		c.enqueue(receipt{1, "a@example.com"}, outbox.Options{Queue: queue})
+		c.exec(`INSERT INTO outbox.queues (queue, paused_at) VALUES ($1, now())`, queue)
+	}
+	t := c.over(r)
+	t.visit(r.base + "queues")
+	row := func(queue string) string {
+		return fmt.Sprintf(`[...document.querySelectorAll("tbody tr")].find((r) => r.querySelector("[data-th=Queue] a").textContent === %q)`, queue)
+	}
+	ask[bool](t, row("mail")+`.querySelector("a").focus(), true`)
+	for _, queue := range []string{"archive", "mail"} { // first one before it goes, then it goes itself
+		c.exec(`DELETE FROM outbox.jobs WHERE queue = $1`, queue)
+		c.exec(`DELETE FROM outbox.queues WHERE queue = $1`, queue)
+		c.enqueue(receipt{1, "a@example.com"}, outbox.Options{Queue: "b" + queue}) // the page hears of it
+		if !t.within(20*time.Second, row(queue)+` === undefined`, "true") {
+			return append(faults, "queue "+queue+" is over, and stays")
+		}
+		at := ask[string](t, `document.activeElement.textContent`)
+		if queue == "archive" && at != "mail" {
+			faults = append(faults, "the focus went to "+at)
+		}
+	}
+	if got := ask[string](t, `document.activeElement.localName`); got != "tbody" {
+		faults = append(faults, "the focus went to "+got)
+	}
+	if got := ask[string](t, `[...document.querySelectorAll("tbody tr [data-th=Queue]")].map((r) => r.textContent.trim()).join()`); got != "barchive,bmail,stock" {
+		faults = append(faults, "the page lists "+got)
+	}
+	return append(faults, t.take()...)
+}
+
 // still: paused, no page asks for anything, whatever way it keeps up; and it has caught up soon after it goes on.
 func still(c *console, r *road) (faults []string) {
 	id := c.enqueue(receipt{1, "a@example.com"}, outbox.Options{})
@@ -547,6 +615,8 @@ var parts = []struct {
 	{"outlives", outlives, []string{"++unheard > deaf", "false"}, "without its worker it says", dies},
 	{"demoted", demoted, noPolls, "was not read again", nil},
 	{"says so", demoted, []string{"`every ${Math.max(poll, every) / 1000} s`", `"live"`}, "it says live", nil},
+	{"replayed", replayed, []string{"list ? morph : adopt", "morph"}, "its attempts are", nil},
+	{"solved", solved, []string{"if (!selected(n) && !typing(n)) takeAway(n);", "if (!n.contains(document.activeElement)) takeAway(n);"}, "is over, and stays", nil},
 	{"out", out, []string{`banner("You are signed out.", "Sign in", "login")`, ""}, "the page says", nil},
 	{"tails", tails, []string{"i.all ? !i.match || matches(i.match, c)", "i.all ? true"}, "it lists", nil},
 	{"keyed", keyed, []string{`if (from.closest("input,textarea,select,[contenteditable]")) return;`, ""}, "typed", nil},
