@@ -24,11 +24,19 @@ func (s *server) wantNoBody(w http.ResponseWriter, r *http.Request) *Problem {
 	if err != nil {
 		return bodyProblem(err, maxNothing)
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	if said := string(bytes.Join(bytes.Fields(text), nil)); len(text) > maxNothing || said != "" && said != "{}" {
-		return malformed.because("", Fault{Pointer: "#", Detail: "is not taken: " + r.Pattern + " has no body"})
+	if len(text) > maxNothing {
+		return unwantedBody(r) // with the deadline: net/http reads the rest before it answers
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the whole body has arrived
+	if said := string(bytes.Join(bytes.Fields(text), nil)); said != "" && said != "{}" {
+		return unwantedBody(r)
 	}
 	return nil
+}
+
+// unwantedBody returns the problem with a body where none is taken.
+func unwantedBody(r *http.Request) *Problem {
+	return malformed.because("", Fault{Pointer: "#", Detail: "is not taken: " + r.Pattern + " has no body"})
 }
 
 // keyless maps the routes that store a job again on each repeat and accept no Idempotency-Key to advice: a client that

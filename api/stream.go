@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -92,7 +93,11 @@ func (s *server) stream(hc huma.Context, from *source) {
 	if from.close != nil {
 		defer from.close()
 	}
-	out, err := watch.NewStream(w, s.config.writeTimeout)
+	out, err := watch.NewStream(w, r, s.config.writeTimeout)
+	if errors.Is(err, watch.ErrBody) {
+		writeProblem(w, r, unwantedBody(r))
+		return
+	}
 	if err != nil {
 		s.log.LogAttrs(r.Context(), slog.LevelError,
 			"the handler around the API does not support write deadlines: streams are refused", slog.Any("err", err))

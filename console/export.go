@@ -18,6 +18,7 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/watch"
 )
 
 // mostExported is how many rows of a list are exported.
@@ -152,6 +153,9 @@ func (v *visit) export(t exportedTable) error {
 		write, contentType, ending = writeJSON, "application/x-ndjson; charset=utf-8", "jsonl"
 	default:
 		return unreadable("format", "is neither csv nor jsonl")
+	}
+	if v.r.ContentLength != 0 {
+		return watch.ErrBody
 	}
 	rows, more, err := t.page(v.ctx())
 	if err != nil {

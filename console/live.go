@@ -211,7 +211,7 @@ func (s *site) events(v *visit) error {
 	}
 	defer leave()
 	v.leave()
-	out, err := watch.NewStream(v.w, writeTimeout)
+	out, err := watch.NewStream(v.w, v.r, writeTimeout)
 	if err != nil {
 		return err
 	}

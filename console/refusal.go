@@ -13,6 +13,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/watch"
 )
 
 // refusal is the answer in place of a page: a sentence, and what to do next.
@@ -46,6 +47,8 @@ func refusalOf(err error) refusal {
 		}
 	}
 	switch {
+	case errors.Is(err, watch.ErrBody):
+		return refusal{http.StatusBadRequest, "The request cannot be read", "It has a body, which is not taken here."}
 	case errors.Is(err, access.ErrUnauthenticated):
 		return refusal{http.StatusUnauthorized, "You are not signed in", "Sign in, and come back to this page."}
 	case errors.Is(err, operator.ErrNotFound):

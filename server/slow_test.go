@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
@@ -36,6 +37,18 @@ var slowly = map[string]func(net.Conn) error{
 		}
 		return drip(conn, strings.Repeat(" ", 100_000))
 	},
+	"the beginning of a body where none is taken, and then silence": func(conn net.Conn) error {
+		return beginBody(conn, "POST /jobs/01976f0e-7a5c-7d3e-8f4b-0123456789ab/cancel")
+	},
+	"the beginning of a body for a stream, and then silence": func(conn net.Conn) error {
+		return beginBody(conn, "GET /changes")
+	},
+	"the beginning of a body for the console's stream, and then silence": func(conn net.Conn) error {
+		return beginBody(conn, "GET /console/events")
+	},
+	"the beginning of a body for a file, and then silence": func(conn net.Conn) error {
+		return beginBody(conn, "GET /console/jobs-export?format=csv")
+	},
 	"never reading the answers": func(conn net.Conn) error {
 		_ = conn.(*net.TCPConn).SetReadBuffer(4096)
 		for { // until the server's buffers are full, and then until it closes
@@ -56,6 +69,18 @@ var slowly = map[string]func(net.Conn) error{
 	},
 }
 
+// beginBody sends some of a body, and waits until the server closes.
+func beginBody(conn net.Conn, request string) error {
+	if _, err := io.WriteString(conn, request+" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"+
+		strings.Repeat("x", 65)); err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, conn); err != nil {
+		return err
+	}
+	return io.EOF
+}
+
 // drip writes a byte every few milliseconds until the server has had enough.
 func drip(conn net.Conn, text string) error {
 	for i := range len(text) {
@@ -74,7 +99,10 @@ func TestH3SlowClientsAreCutOff(t *testing.T) {
 	t.Parallel()
 	const attackers = 20 // of each kind
 	pool := pgtest.New(t)
-	config := Config{API: api.Config{AnonymousLoopback: true, Timeout: 3 * time.Second, MaxInFlight: 4, MaxQueued: 4}}
+	config := Config{
+		API:     api.Config{AnonymousLoopback: true, Timeout: 3 * time.Second, MaxInFlight: 4, MaxQueued: 4},
+		Console: &console.Config{},
+	}
 	r := startWith(t, nil, alone(pool), config, func(a *apiServer) {
 		a.patience = patience{time.Second, 3 * time.Second, 3 * time.Second, time.Second}
 	})

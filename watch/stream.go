@@ -21,9 +21,17 @@ type Stream struct {
 	patience time.Duration // for each write
 }
 
-// NewStream takes over the connection of a request: from now on each write has patience. It returns an error if the
-// handler around does not support deadlines, because a client that does not read could then not be dropped.
-func NewStream(w http.ResponseWriter, patience time.Duration) (*Stream, error) {
+// ErrBody reports that a request for an answer without a time limit has a body. net/http reads what a handler leaves of
+// it, and would wait without a time limit for a client that does not send it.
+var ErrBody = errors.New("the request has a body, which is not taken here")
+
+// NewStream takes over the connection of a request: from now on each write has patience. It returns [ErrBody], or an
+// error if the handler around does not support deadlines, because a client that does not read could then not be
+// dropped.
+func NewStream(w http.ResponseWriter, r *http.Request, patience time.Duration) (*Stream, error) {
+	if r.ContentLength != 0 {
+		return nil, ErrBody
+	}
 	connection := http.NewResponseController(w)
 	if err := errors.Join(connection.SetReadDeadline(time.Time{}),
 		connection.SetWriteDeadline(time.Now().Add(patience))); err != nil {
