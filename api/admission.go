@@ -3,8 +3,6 @@ package api
 import (
 	"context"
 	"math/rand/v2"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/access"
@@ -36,49 +34,14 @@ const (
 // more from a 429 than from a timeout, and the server has time for the requests that it accepted. A caller whose
 // requests all wait for the same lock leaves slots to the others.
 type admission struct {
+	*line
 	refusals chan struct{}
-
-	mu      sync.Mutex
-	working slots
-	waiting slots
-	queue   []*waiter // in the order of arrival
-	free    time.Time // when the queue was last empty
-}
-
-type waiter struct {
-	who  caller
-	turn chan struct{} // closed when its turn comes
-}
-
-// slots is a number of slots, of which one caller may have three quarters of those that the others leave.
-type slots struct {
-	most, taken int
-	of          map[caller]int
-}
-
-func newSlots(most int) slots { return slots{most: most, of: map[caller]int{}} }
-
-// take takes a slot if there is one for the caller.
-func (s *slots) take(who caller) bool {
-	left := s.most - (s.taken - s.of[who]) // by others
-	if s.taken >= s.most || s.of[who] >= (3*left+3)/4 {
-		return false
-	}
-	s.taken++
-	s.of[who]++
-	return true
-}
-
-func (s *slots) give(who caller) {
-	s.taken--
-	if s.of[who]--; s.of[who] == 0 {
-		delete(s.of, who)
-	}
+	free     time.Time // when the line was last empty
 }
 
 func newAdmission(working, waiting int) *admission {
 	return &admission{
-		working: newSlots(working), waiting: newSlots(waiting),
+		line:     newLine(working, waiting),
 		refusals: make(chan struct{}, maxRefusals), free: time.Now(),
 	}
 }
@@ -88,7 +51,7 @@ func newAdmission(working, waiting int) *admission {
 func (a *admission) acquire(ctx context.Context, of access.Principal, giveUp func()) (leave func(), err error) {
 	who := callers.Of(of)
 	leave = func() { a.leave(who) }
-	w, refused := a.wait(who)
+	w, refused := a.arrive(who)
 	switch {
 	case refused:
 		giveUp()
@@ -116,50 +79,15 @@ func (a *admission) acquire(ctx context.Context, of access.Principal, giveUp fun
 	}
 }
 
-// wait takes a slot, or a place in the queue; in the latter case w is not nil.
-func (a *admission) wait(who caller) (w *waiter, refused bool) {
+// arrive takes a slot, or a place in the line; in the latter case w is not nil.
+func (a *admission) arrive(who caller) (w *waiter, refused bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.working.take(who) {
-		if len(a.queue) == 0 {
-			a.free = time.Now()
-		}
-		return nil, false
+	w, refused = a.wait(who)
+	if w == nil && !refused && len(a.queue) == 0 {
+		a.free = time.Now()
 	}
-	if !a.waiting.take(who) {
-		return nil, true
-	}
-	w = &waiter{who, make(chan struct{})}
-	a.queue = append(a.queue, w)
-	return w, false
-}
-
-// withdraw removes the waiter from the queue. It returns false if the waiter is no longer there.
-func (a *admission) withdraw(w *waiter) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	at := slices.Index(a.queue, w)
-	if at < 0 {
-		return false
-	}
-	a.queue = slices.Delete(a.queue, at, at+1)
-	a.waiting.give(w.who)
-	return true
-}
-
-// leave releases a slot and gives the free ones to the requests that have waited longest.
-func (a *admission) leave(who caller) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.working.give(who)
-	a.queue = slices.DeleteFunc(a.queue, func(w *waiter) bool {
-		if !a.working.take(w.who) {
-			return false
-		}
-		a.waiting.give(w.who)
-		close(w.turn)
-		return true
-	})
+	return w, refused
 }
 
 // patience returns how long a request that arrives now waits.

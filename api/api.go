@@ -24,10 +24,14 @@ import (
 
 // Config configures the API. With a Pool and an Authenticator its zero value is a sane production setup.
 type Config struct {
-	// Pool is for the API alone: a small one leaves dispatchers their share of the server.
+	// Pool is for the API alone: a small one leaves dispatchers their share of the server. One caller's requests use
+	// three quarters of the connections that the others leave.
 	Pool *pgxpool.Pool
-	// Producer stores the jobs; nil means one of Pool with coalesced wake-ups. If this process also dispatches, pass
-	// the producer of app.Config.
+	// QuickPool is for what every request needs and takes a moment, finding and storing single jobs: requests that use
+	// up Pool do not delay it. nil means Pool, of which other requests then leave half.
+	QuickPool *pgxpool.Pool
+	// Producer stores the jobs; nil means one of QuickPool with coalesced wake-ups. If this process also dispatches,
+	// pass the producer of app.Config.
 	Producer *outbox.Producer
 	// Authenticator identifies the owner of a bearer token; required unless AnonymousLoopback is set.
 	Authenticator access.Authenticator
@@ -80,8 +84,9 @@ func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if c.Producer == nil && c.Pool != nil {
-		c.Producer = outbox.NewProducer(c.Pool, outbox.NotifyCoalesced)
+	c.QuickPool = cmp.Or(c.QuickPool, c.Pool)
+	if c.Producer == nil && c.QuickPool != nil {
+		c.Producer = outbox.NewProducer(c.QuickPool, outbox.NotifyCoalesced)
 	}
 	return c
 }
@@ -123,7 +128,10 @@ type server struct {
 	log          *slog.Logger
 	metrics      *metrics
 	operator     *operator.Operator
+	quick        *operator.Operator // finds single jobs, beside operator
 	admission    *admission
+	statements   *line           // to the connections of Pool
+	batches      *line           // to the Producer, for requests that store jobs in transactions of their own
 	limits       *callers.Limits // nil without limits
 	unknown      *callers.Limits // of immediate answers to invalid bearers
 	inserts      *group[outbox.Request, stored]
@@ -156,11 +164,14 @@ func New(config Config) (http.Handler, error) {
 	}
 	s := &server{
 		config: config, log: config.Logger, metrics: newMetrics(config.Registerer), operator: operator.New(config.Pool),
-		admission: newAdmission(config.MaxInFlight, config.MaxQueued),
-		unknown:   callers.NewLimits(unknownRate),
-		answers:   newQuota("requests under way", 1, 8*config.MaxInFlight, 2*config.MaxInFlight),
-		bodies:    newBodies(int64(config.MaxBodies), int64(config.MaxBodyBytes), config.MaxQueued),
-		refused:   outage.Complaints{Most: maxRefusedLogged},
+		quick:      operator.New(config.QuickPool),
+		admission:  newAdmission(config.MaxInFlight, config.MaxQueued),
+		statements: newLine(connections(config), unlimited),
+		batches:    newLine(maxBatches, unlimited),
+		unknown:    callers.NewLimits(unknownRate),
+		answers:    newQuota("requests under way", 1, 8*config.MaxInFlight, 2*config.MaxInFlight),
+		bodies:     newBodies(int64(config.MaxBodies), int64(config.MaxBodyBytes), config.MaxQueued),
+		refused:    outage.Complaints{Most: maxRefusedLogged},
 	}
 	if config.RequestsLimit > 0 {
 		s.limits = callers.NewLimits(config.RequestsLimit)
@@ -175,6 +186,19 @@ func New(config Config) (http.Handler, error) {
 		return nil, err
 	}
 	return s.outermost(mux), nil
+}
+
+// maxBatches is how many requests store jobs in transactions of their own at once: beside them, the Producer has
+// connections for the groups of all the others.
+const maxBatches = 4
+
+// connections returns how many connections of Pool requests may use at once.
+func connections(c Config) int {
+	most := int(c.Pool.Config().MaxConns)
+	if c.QuickPool == c.Pool {
+		most /= 2
+	}
+	return max(most, 1)
 }
 
 // OpenAPI returns the description of the API, OpenAPI 3.1 as indented JSON, which GET /openapi.json serves.

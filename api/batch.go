@@ -40,6 +40,11 @@ func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput
 	if len(requests) == 0 {
 		return nil, malformed.because("The body has no job.")
 	}
+	leave, err := s.batches.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	jobs, err := s.store(ctx, requests, keyPatience)
 	if jobs != nil && err != nil && slices.ContainsFunc(requests, hasNoKey) {
 		// The jobs are stored. On an error the client would store some of them again; compared with that, not knowing

@@ -39,7 +39,7 @@ type BulkResult struct {
 // Outcome is the outcome for one job.
 type Outcome struct {
 	ID   string `json:"id" format:"uuid"`
-	Code string `json:"code,omitempty" doc:"Nothing was done: job_not_found, job_status_conflict. The outcome is unknown: timeout (a transaction has locked the job), internal_error" example:"job_status_conflict"`
+	Code string `json:"code,omitempty" doc:"Nothing was done: job_not_found, job_status_conflict, row_locked (by another transaction). The outcome is unknown: timeout, internal_error" example:"job_status_conflict"`
 	// Requested is set by cancellations.
 	Requested bool `json:"requested,omitempty" doc:"The job is running and was asked to stop, or would be"`
 }

@@ -168,11 +168,14 @@ func (s *server) replayDeadLetter(ctx context.Context, in *replayJobInput) (*job
 	if err != nil {
 		return nil, err
 	}
-	out, err := s.getJob(ctx, &jobInput{ID: in.ID})
+	job, err = s.operator.Job(ctx, job.ID)
 	if !in.Body.DryRun {
 		err = afterAct(err)
 	}
-	return out, err
+	if err != nil {
+		return nil, err
+	}
+	return &jobOutput{Body: view(principal(ctx), job)}, nil
 }
 
 func (e EditedReplay) payload() ([]byte, error) {

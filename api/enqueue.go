@@ -170,8 +170,13 @@ func (s *server) inTx(ctx context.Context, do func(pgx.Tx) error) error {
 
 // submit stores a job in a transaction of its own, because it holds a lock on the key until the end.
 func (s *server) submit(ctx context.Context, r outbox.Request) (*enqueueOutput, error) {
+	leave, err := s.batches.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	var done outbox.Submitted
-	err := s.inTx(ctx, func(tx pgx.Tx) (err error) {
+	err = s.inTx(ctx, func(tx pgx.Tx) (err error) {
 		if _, err := tx.Exec(ctx, tieInsert, tenantOfJob(r).String(), keyPatience.String()); err != nil {
 			return err
 		}
@@ -322,7 +327,7 @@ func (s *server) asStored(ctx context.Context, requests []outbox.Request, ids []
 		for i, place := range places {
 			once[i] = ids[place]
 		}
-		held, err := s.operator.StoredHeld(operator.WithTenant(ctx, tenant), once)
+		held, err := s.quick.StoredHeld(operator.WithTenant(ctx, tenant), once)
 		if err != nil {
 			return jobs, &lookAfterStore{err}
 		}

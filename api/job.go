@@ -165,7 +165,7 @@ func (s *server) findGroup(ctx context.Context, wanted []operator.Wanted) []answ
 		for i, place := range places {
 			some[i] = wanted[place]
 		}
-		jobs, err := s.operator.Find(operator.WithTenant(ctx, tenant), some)
+		jobs, err := s.quick.Find(operator.WithTenant(ctx, tenant), some)
 		for i, place := range places {
 			answers[place].err = err
 			if err == nil {
@@ -181,14 +181,24 @@ type jobOutput struct{ Body Job }
 func (s *server) getJob(ctx context.Context, in *jobInput) (*jobOutput, error) {
 	job, err := s.find(ctx, in.ID)
 	if err == nil && principal(ctx).Can(access.PayloadRead) {
-		if err = s.holdAnswer(ctx, job.PayloadBytes); err == nil {
-			job, err = s.operator.Job(ctx, job.ID)
-		}
+		job, err = s.jobWithPayload(ctx, job)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return &jobOutput{Body: view(principal(ctx), job)}, nil
+}
+
+func (s *server) jobWithPayload(ctx context.Context, job operator.Job) (operator.Job, error) {
+	if err := s.holdAnswer(ctx, job.PayloadBytes); err != nil {
+		return job, err
+	}
+	leave, err := s.statements.take(ctx)
+	if err != nil {
+		return job, err
+	}
+	defer leave()
+	return s.operator.Job(ctx, job.ID)
 }
 
 // Result is the result of a finished job.

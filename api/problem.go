@@ -110,6 +110,7 @@ var (
 	nothingToReplay   = code{"nothing_to_replay", http.StatusConflict, "Nothing is meant"}
 	jobNotFinished    = code{"job_not_finished", http.StatusConflict, "The job has not finished"}
 	keyBusy           = code{"idempotency_key_busy", http.StatusConflict, "A transaction is using this key"}
+	rowLocked         = code{"row_locked", http.StatusConflict, "Another transaction has locked it"}
 	keyFull           = code{"key_full", http.StatusConflict, "The key's queue is full"}
 	bodyTooLarge      = code{"body_too_large", http.StatusRequestEntityTooLarge, "The body is too large"}
 	mediaType         = code{
@@ -129,7 +130,7 @@ var problemCodes = []code{
 	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, keyNotFound, scheduleNotFound, sinkNotFound,
 	replayNotFound, operationNotFound, routeNotFound, methodNotAllowed, requestTimeout,
 	jobStatusConflict, scheduleExists, scheduleDeclared, eventNotWaiting, nothingToReplay, jobNotFinished, keyBusy,
-	keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
+	rowLocked, keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
 }
 
 // because returns a problem of this kind.
@@ -245,8 +246,10 @@ func problemOf(err error) *Problem {
 		return eventNotWaiting.because("The sink has published it, or has passed it by, or there is no such event.")
 	case errors.Is(err, context.Canceled):
 		return clientGone.because("")
-	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), isSQL(err, queryCanceled, lockNotAvailable):
+	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), isSQL(err, queryCanceled):
 		return timedOut.because("The server gave up.").unknown()
+	case isSQL(err, lockNotAvailable):
+		return rowLocked.because("It did not end in time; try again.").after(1)
 	case errors.Is(err, access.ErrCrowd):
 		return overloaded.because("Too many tokens that are not known yet are being looked at.").after(1)
 	case errors.Is(err, access.ErrProviderAway):

@@ -30,6 +30,7 @@ type route struct {
 type entry struct {
 	route
 	also  access.Capability // a second required capability; "" for most
+	quick bool              // its handler takes turns for connections itself, if it needs any
 	shape *shape            // of its body
 }
 
@@ -46,13 +47,13 @@ func bodyShape(spec *huma.OpenAPI, r route) *shape {
 // routes lists every route and the capability that it requires. Nothing else is served, except the description and its
 // explorer, which need no token.
 var routes = []route{
-	{"POST", "/jobs", access.JobsEnqueue, false, "Enqueue a job", accepted((*server).enqueue)},
+	{"POST", "/jobs", access.JobsEnqueue, false, "Enqueue a job", quick(accepted((*server).enqueue))},
 	{
 		"POST", "/jobs/batch", access.JobsEnqueue, false, "Enqueue up to 1 000 jobs, all or none",
-		accepted((*server).enqueueBatch),
+		quick(accepted((*server).enqueueBatch)),
 	},
 	{"GET", "/jobs", access.JobsRead, false, "List jobs, newest first", ok((*server).listJobs)},
-	{"GET", "/jobs/{id}", access.JobsRead, false, "Get a job", ok((*server).getJob)},
+	{"GET", "/jobs/{id}", access.JobsRead, false, "Get a job", quick(ok((*server).getJob))},
 	{"GET", "/jobs/{id}/result", access.JobsRead, false, "Get the result of a job", ok((*server).getResult)},
 	{"GET", "/jobs/{id}/progress", access.JobsRead, false, "Get the progress of a job", ok((*server).getProgress)},
 	{
@@ -198,11 +199,11 @@ var routes = []route{
 		"GET", "/doctor", access.AdminRead, true, "Check the installation, at most once a minute",
 		ok((*server).getDoctor),
 	},
-	{"GET", "/me", access.JobsRead, false, "Get the capabilities of the token", ok((*server).getMe)},
+	{"GET", "/me", access.JobsRead, false, "Get the capabilities of the token", quick(ok((*server).getMe))},
 	{"GET", "/stats", access.AdminRead, false, "Count open jobs by status", ok((*server).getStats)},
 	{
 		"GET", "/kinds", access.JobsEnqueue, false, "List the kinds whose payloads are checked, with their schemas",
-		ok((*server).listKinds),
+		quick(ok((*server).listKinds)),
 	},
 	{"GET", "/changes", access.AdminStream, false, "Stream the changes of jobs", streaming((*server).streamChanges)},
 	{
@@ -230,6 +231,14 @@ func alsoNeeding(second access.Capability, add func(*server, huma.API, huma.Oper
 	}
 }
 
+// quick marks a route whose handler waits for no connection of Pool, or takes its turn itself.
+func quick(add func(*server, huma.API, huma.Operation)) func(*server, huma.API, huma.Operation) {
+	return func(s *server, to huma.API, op huma.Operation) {
+		op.Metadata["route"].(*entry).quick = true
+		add(s, to, op)
+	}
+}
+
 // okOrAccepted registers a handler whose answers have a Status, 200 or 202.
 func okOrAccepted[I, O any](when202 string, handle func(*server, context.Context, *I) (*O, error)) func(*server,
 	huma.API, huma.Operation) {
@@ -248,6 +257,14 @@ func answering[I, O any](status int, handle func(*server, context.Context, *I) (
 	return func(s *server, to huma.API, op huma.Operation) {
 		op.DefaultStatus = status
 		huma.Register(to, op, func(ctx context.Context, in *I) (*O, error) {
+			leave := func() {}
+			if !op.Metadata["route"].(*entry).quick {
+				var err error
+				if leave, err = s.statements.take(ctx); err != nil {
+					return nil, s.explain(ctx, err).of(&op)
+				}
+			}
+			defer leave()
 			out, err := handle(s, ctx, in)
 			if err != nil {
 				return nil, s.explain(ctx, err).of(&op)

@@ -215,6 +215,9 @@ func (p *process) registerCollectors() {
 		if c.Pool != nil {
 			publish(c.Pool, c.Name)
 		}
+		if c.QuickPool != nil {
+			publish(c.QuickPool, c.Name+" quick")
+		}
 	}
 	if p.handlers != p.pool {
 		publish(p.handlers, "handlers")

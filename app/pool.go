@@ -20,7 +20,7 @@ const (
 // connections. Neither connects yet. Handlers use the caller's pool if there is one; otherwise their pool has as many
 // connections as DatabaseURL allows (pool_max_conns).
 func openPools(c Config) (own, handlers *pgxpool.Pool, err error) {
-	if own, err = OpenPool(c, ownConnections); err != nil {
+	if own, err = OpenPool(c, ownConnections, 0); err != nil {
 		return nil, nil, err
 	}
 	if c.Pool != nil || c.NoDispatch {
@@ -28,7 +28,7 @@ func openPools(c Config) (own, handlers *pgxpool.Pool, err error) {
 	}
 	config, err := poolConfig(c)
 	if err == nil {
-		handlers, err = openPool(config)
+		handlers, err = openPool(config, 0)
 	}
 	if err != nil {
 		own.Close()
@@ -37,23 +37,28 @@ func openPools(c Config) (own, handlers *pgxpool.Pool, err error) {
 	return own, handlers, nil
 }
 
-// OpenPool opens a pool of up to connections connections for a component of a process with this configuration. It does
-// not connect yet.
-func OpenPool(c Config, connections int32) (*pgxpool.Pool, error) {
+// OpenPool opens a pool of up to connections connections for a component of a process with this configuration. Its
+// statements wait no longer than lockWait for a lock, unless the login has a lock_timeout; 0 sets no limit. It does not
+// connect yet.
+func OpenPool(c Config, connections int32, lockWait time.Duration) (*pgxpool.Pool, error) {
 	config, err := poolConfig(c)
 	if err != nil {
 		return nil, err
 	}
 	config.MinConns, config.MinIdleConns = 0, 0
 	config.MaxConns = connections
-	return openPool(config)
+	return openPool(config, lockWait)
 }
 
-func openPool(config *pgxpool.Config) (*pgxpool.Pool, error) {
+func openPool(config *pgxpool.Config, lockWait time.Duration) (*pgxpool.Pool, error) {
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "posthaste"
 	}
-	pgsession.Pin(config)
+	if lockWait > 0 {
+		pgsession.PinWithin(config, lockWait)
+	} else {
+		pgsession.Pin(config)
+	}
 	pool, err := pgxpool.NewWithConfig(background, config)
 	if err != nil {
 		return nil, fmt.Errorf("open pool: %w", err)
@@ -95,8 +100,10 @@ func (p *process) closePools() {
 
 func closeComponents(components []Component) {
 	for _, c := range components {
-		if c.Pool != nil {
-			closePool(c.Pool)
+		for _, pool := range []*pgxpool.Pool{c.Pool, c.QuickPool} {
+			if pool != nil {
+				closePool(pool)
+			}
 		}
 	}
 }

@@ -34,6 +34,7 @@ const (
 	CodeNothingToReplay      Code = "nothing_to_replay"
 	CodeJobNotFinished       Code = "job_not_finished"
 	CodeIdempotencyKeyBusy   Code = "idempotency_key_busy"
+	CodeRowLocked            Code = "row_locked"
 	CodeKeyFull              Code = "key_full"
 	CodeBodyTooLarge         Code = "body_too_large"
 	CodeUnsupportedMediaType Code = "unsupported_media_type"

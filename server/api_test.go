@@ -297,6 +297,7 @@ func TestAConsoleOnItsOwnCarriesOperationsOut(t *testing.T) {
 func closePoolOf(a *apiServer) {
 	a.stopping()
 	a.pool.Close()
+	a.quick.Close()
 }
 
 // A password that was changed may reach the API's login alone: such a process must not replace one that works.

@@ -36,7 +36,7 @@ type Config struct {
 	// process's. It has no effect if API has an Authenticator.
 	OIDC *access.OIDCConfig
 	// API configures the API. Logger, Registerer and Stopping are the process's, and so is Producer if it is nil; a nil
-	// Pool means a pool of its own with 8 connections.
+	// Pool means a pool of its own with 8 connections, and a QuickPool with 10.
 	API api.Config
 }
 

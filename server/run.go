@@ -6,7 +6,7 @@
 // # Threads
 //
 //	goroutine       started by   ended by                   owns
-//	API             app.Run      stop, after its requests   its connections, a pool
+//	API             app.Run      stop, after its requests   its connections, two pools
 //	console         app.Run      stop, after its requests   its connections, if it has an address of its own
 //	OIDC discovery  the API      its end, or success        nothing
 package server
@@ -54,7 +54,7 @@ func compose(process app.Config, config Config) (app.Config, *apiServer, error) 
 	if a == nil {
 		return process, nil, err
 	}
-	added := []app.Component{{Name: a.name, Run: a.run, Ready: a.ready, Pool: a.pool}}
+	added := []app.Component{{Name: a.name, Run: a.run, Ready: a.ready, Pool: a.pool, QuickPool: a.quick}}
 	if beside := a.beside; beside != nil {
 		added = append(added, app.Component{Name: beside.name, Run: beside.run})
 	}

@@ -25,9 +25,17 @@ import (
 	"github.com/posthaste-dev/posthaste/watch"
 )
 
-// apiConnections limits the API's concurrent use of the database: however many requests come, dispatchers keep their
-// share of it.
-const apiConnections = 8
+const (
+	// apiConnections and quickConnections limit the API's concurrent use of the database: however many requests come,
+	// dispatchers keep their share of it. The quick ones are for what every request needs: requests whose statements
+	// take long, or wait for a lock, leave them to the others.
+	apiConnections   = 8
+	quickConnections = 10
+
+	// LockWait is the longest that a statement of the API waits for a lock, unless its login has a lock_timeout. It is
+	// less than operators' statements may take: a statement that gives up has changed nothing, and says so.
+	LockWait = 5 * time.Second
+)
 
 // answerMargin is how much longer than the grace period requests may take at a stop.
 const answerMargin = 5 * time.Second
@@ -53,7 +61,7 @@ type apiServer struct {
 	listener    net.Listener // bound at the start, so that an address in use shows as a mistake
 	handler     http.Handler
 	producer    *outbox.Producer // nil without the API
-	pool        *pgxpool.Pool
+	pool, quick *pgxpool.Pool
 	provider    *lateOIDC // nil without a provider
 	login       *login    // nil if it is the process's, which is checked anyway
 	patience    patience
@@ -72,13 +80,19 @@ func newAPI(process app.Config, config Config) (*apiServer, error) {
 	}
 	log := process.Logger.With(slog.String("component", "api"))
 	process.DatabaseURL = cmp.Or(config.DatabaseURL, process.DatabaseURL)
-	pool, err := app.OpenPool(process, apiConnections)
+	pool, err := app.OpenPool(process, apiConnections, LockWait)
 	if err != nil {
 		return nil, err
 	}
-	a, err := newAPIOn(pool, process, config, log)
+	quick, err := app.OpenPool(process, quickConnections, LockWait)
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	a, err := newAPIOn(pool, quick, process, config, log)
 	if err != nil {
 		pool.Close() // nothing has connected yet
+		quick.Close()
 	}
 	if config.Optional && errors.Is(err, syscall.EADDRINUSE) {
 		return nil, nil // listen has logged it
@@ -98,16 +112,19 @@ func complainer(log *slog.Logger) func(context.Context, error) {
 	}
 }
 
-func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger) (*apiServer, error) {
+func newAPIOn(pool, quick *pgxpool.Pool, process app.Config, c Config, log *slog.Logger) (*apiServer, error) {
 	config := c.API
-	config.Pool = cmp.Or(config.Pool, pool)
+	if config.Pool == nil {
+		config.Pool, config.QuickPool = pool, cmp.Or(config.QuickPool, quick)
+	}
+	config.QuickPool = cmp.Or(config.QuickPool, config.Pool) // it may connect to another database
 	if config.Producer == nil && c.DatabaseURL == "" {
 		config.Producer = process.Producer
 	}
-	config.Producer = cmp.Or(config.Producer, outbox.NewProducer(config.Pool, outbox.NotifyCoalesced))
+	config.Producer = cmp.Or(config.Producer, outbox.NewProducer(config.QuickPool, outbox.NotifyCoalesced))
 	var provider *lateOIDC
 	if config.Authenticator == nil {
-		known := NewAuthenticator(config.Pool, c.OIDC, log)
+		known := NewAuthenticator(config.QuickPool, c.OIDC, log)
 		config.Authenticator, provider = known, known.provider
 	}
 	config.Registerer = process.Registry
@@ -128,7 +145,8 @@ func newAPIOn(pool *pgxpool.Pool, process app.Config, c Config, log *slog.Logger
 		})
 	}
 	a := &apiServer{
-		name: "api", operations: true, producer: config.Producer, pool: pool, log: log, provider: provider, login: own,
+		name: "api", operations: true, producer: config.Producer, pool: pool, quick: quick, log: log,
+		provider: provider, login: own,
 		patience:    usual,
 		connections: cmp.Or(c.Connections, defaultConnections),
 		bound:       max(cmp.Or(process.GracePeriod, app.DefaultGracePeriod), 0) + answerMargin,

@@ -72,7 +72,7 @@ func withNATS(s settings, servesAPI bool) (app.Config, error) {
 func rpcComponent(s settings, c *natsService) (app.Component, error) {
 	process := s.app
 	process.DatabaseURL = cmp.Or(s.server.DatabaseURL, process.DatabaseURL)
-	pool, err := app.OpenPool(process, rpcConnections)
+	pool, err := app.OpenPool(process, rpcConnections, server.LockWait)
 	if err != nil {
 		return app.Component{}, err
 	}

@@ -32,7 +32,7 @@ func withRelay(s settings) (app.Config, error) {
 	if s.app, err = withBridges(s); err != nil || len(s.relayConfig.Sinks) == 0 {
 		return s.app, err
 	}
-	pool, err := app.OpenPool(s.app, 2)
+	pool, err := app.OpenPool(s.app, 2, 0)
 	if err != nil {
 		return s.app, err
 	}

@@ -97,7 +97,7 @@ func withBridges(s settings) (app.Config, error) {
 	if err != nil || len(bridges) == 0 {
 		return s.app, err
 	}
-	pool, err := app.OpenPool(s.app, 2)
+	pool, err := app.OpenPool(s.app, 2, 0)
 	if err != nil {
 		return s.app, err
 	}

@@ -13,7 +13,8 @@
 //     (some services set it when the disk is full). Such a server is left like a standby.
 //   - search_path: our statements name their schema, and triggers of users may need theirs.
 //   - statement_timeout, lock_timeout and the timeouts of transactions in sessions that act
-//     for a user ([Pin]): an administrator may bound these. [Open] sets them.
+//     for a user ([Pin]): an administrator may bound these. [Open] sets them, and [PinWithin] a lock_timeout where there
+//     is none.
 //   - session_replication_role, lc_messages and others that need a superuser.
 package pgsession
 
@@ -91,6 +92,7 @@ type Config struct {
 	Timeout  time.Duration     // after which the server cancels a statement, for which nobody may be waiting
 	ByIndex  bool              // all of its statements scan one index for a known number of rows
 	Settings map[string]string // besides those of every session
+	Defaults map[string]string // limits of sessions that have none: whose setting is 0
 	Warm     string            // a statement for every new session; "" for none
 
 	// Needs says what cannot be done on a standby, such as "lease jobs": then connecting to a standby fails. With ""
@@ -124,6 +126,11 @@ func Open(ctx context.Context, user *pgxpool.Pool, c Config) (*pgxpool.Pool, err
 // first. A connection to a server that accepts no writes is used for at most a second, so that a pool finds a new
 // primary.
 func Pin(config *pgxpool.Config) { pin(config, nil, Config{}) }
+
+// PinWithin is Pin for statements that wait no longer than lockWait for a lock, unless the login has a limit of its own.
+func PinWithin(config *pgxpool.Config, lockWait time.Duration) {
+	pin(config, nil, Config{Defaults: map[string]string{"lock_timeout": strconv.FormatInt(lockWait.Milliseconds(), 10)}})
+}
 
 func pin(config *pgxpool.Config, more map[string]string, c Config) {
 	if config.ConnConfig.ConnectTimeout == 0 {
@@ -207,7 +214,8 @@ const setAll = `
 	FROM unnest($2::text[], $3::text[]) AS setting(name, value)
 	WHERE pg_backend_pid() = $1::bigint
 	  AND current_setting(setting.name, true) IS NOT NULL
-	  AND (setting.name <> 'synchronous_commit' OR current_setting('synchronous_commit') = 'off')`
+	  AND (setting.name <> 'synchronous_commit' OR current_setting('synchronous_commit') = 'off')
+  AND (setting.name <> ALL ($4::text[]) OR current_setting(setting.name) = '0')`
 
 // Prepare makes the settings in a session that was not opened by a pool of [Pin] or [Open].
 func Prepare(ctx context.Context, conn *pgx.Conn) error {
@@ -218,7 +226,11 @@ func prepareSession(ctx context.Context, conn *pgx.Conn, more map[string]string,
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	var names, values []string
-	for _, settings := range []map[string]string{afterwards, more} {
+	defaults := []string{}
+	for name := range c.Defaults {
+		defaults = append(defaults, name)
+	}
+	for _, settings := range []map[string]string{afterwards, more, c.Defaults} {
 		for name, value := range settings {
 			names, values = append(names, name), append(values, value)
 		}
@@ -226,8 +238,8 @@ func prepareSession(ctx context.Context, conn *pgx.Conn, more map[string]string,
 	var standby bool
 	var set int
 	// Unnamed, and without a Describe: every pooler accepts it.
-	err := conn.QueryRow(ctx, setAll, pgx.QueryExecModeExec, int64(conn.PgConn().PID()), names, values).Scan(&standby,
-		&set)
+	err := conn.QueryRow(ctx, setAll, pgx.QueryExecModeExec, int64(conn.PgConn().PID()), names, values,
+		defaults).Scan(&standby, &set)
 	if err != nil {
 		return &sessionError{err}
 	}
