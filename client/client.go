@@ -22,7 +22,7 @@ type Config struct {
 	Token string // the bearer token; "" sends none
 	// HTTP sends the requests; nil means a client of its own without a timeout, because contexts set the limits. It
 	// does not follow a redirect that would turn a request that changes something into another, such as a POST into a
-	// GET: such a redirect is a [*Problem].
+	// GET, or one over https into one without: such a redirect is a [*Problem].
 	HTTP     *http.Client
 	Attempts int           // of a request that may be repeated; 0 means 4, 1 repeats nothing
 	MaxWait  time.Duration // the longest wait between attempts, whatever Retry-After says; 0 means 30 s
@@ -58,7 +58,8 @@ func New(baseURL string, config Config) (*Client, error) {
 }
 
 // sameMethod returns a client like this one, or like the default for nil, that does not follow a 301, 302 or 303 from a
-// POST: the request would become a GET, whose answer does not tell what was done.
+// POST: the request would become a GET, whose answer does not tell what was done. Nor does it follow https to http, with
+// the token.
 func sameMethod(like *http.Client) *http.Client {
 	mine := http.Client{}
 	if like != nil {
@@ -67,7 +68,7 @@ func sameMethod(like *http.Client) *http.Client {
 	then := mine.CheckRedirect
 	mine.CheckRedirect = func(req *http.Request, via []*http.Request) error {
 		switch {
-		case req.Method != via[0].Method:
+		case req.Method != via[0].Method, via[len(via)-1].URL.Scheme == "https" && req.URL.Scheme != "https":
 			return http.ErrUseLastResponse
 		case then != nil:
 			return then(req, via)

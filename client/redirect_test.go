@@ -45,6 +45,26 @@ func TestOnlyTheSameRequestIsSentElsewhere(t *testing.T) {
 	}
 }
 
+// A token that was sent over TLS is not sent without it, on the way to the same host.
+func TestATokenStaysOnTLS(t *testing.T) {
+	t.Parallel()
+	plain := 0
+	there := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { plain++ }))
+	defer there.Close()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, there.URL+r.URL.Path, http.StatusTemporaryRedirect)
+	}))
+	defer server.Close()
+	c, err := New(server.URL, Config{HTTP: server.Client(), Token: "ph_secret", Attempts: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.JobPage(t.Context(), JobFilter{}, Page{})
+	if p, ok := errors.AsType[*Problem](err); !ok || p.Status != http.StatusTemporaryRedirect || plain > 0 {
+		t.Errorf("%v, and %d requests without TLS", err, plain)
+	}
+}
+
 // Something in between that answers everything with 200 stores nothing.
 func TestAnAnswerWithoutAJobIsNone(t *testing.T) {
 	t.Parallel()
