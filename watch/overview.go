@@ -2,7 +2,6 @@ package watch
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -20,9 +19,7 @@ const (
 // making it takes more than half a second, and none while there are no viewers.
 type Overviews struct {
 	operator *operator.Operator
-
-	mu     sync.Mutex
-	latest *latest[operator.Overview]
+	shared   shared[struct{}, operator.Overview]
 }
 
 // NewOverviews returns Overviews that query through o.
@@ -30,15 +27,9 @@ func NewOverviews(o *operator.Operator) *Overviews { return &Overviews{operator:
 
 // Look returns an overview, a few seconds old as a rule, thirty at most.
 func (o *Overviews) Look(ctx context.Context) (operator.Overview, error) {
-	o.mu.Lock()
-	if !o.latest.serves(overviewFor) {
-		o.latest = begin(lookWithin, func(ctx context.Context) (operator.Overview, error) {
-			return o.operator.Overview(operator.WithTenant(ctx, allTenants))
-		})
-	}
-	l := o.latest
-	o.mu.Unlock()
-	return l.wait(ctx)
+	return o.shared.look(ctx, struct{}{}, overviewFor, 1, func(ctx context.Context) (operator.Overview, error) {
+		return o.operator.Overview(operator.WithTenant(ctx, allTenants))
+	})
 }
 
 // Examination is the result of package doctor.
@@ -51,9 +42,7 @@ type Examination struct {
 type Examinations struct {
 	examine func(context.Context) ([]doctor.Finding, error)
 	brief   *Examinations // without the questions that Problems asks itself, which take longest
-
-	mu     sync.Mutex
-	latest *latest[Examination]
+	shared  shared[struct{}, Examination]
 }
 
 // NewExaminations returns Examinations of the installation that pool connects to.
@@ -70,16 +59,10 @@ func NewExaminations(pool *pgxpool.Pool) *Examinations {
 
 // Look returns an examination that began no longer ago than noOlder.
 func (e *Examinations) Look(ctx context.Context, noOlder time.Duration) (Examination, error) {
-	e.mu.Lock()
-	if !e.latest.serves(noOlder) {
-		e.latest = begin(lookWithin, func(ctx context.Context) (Examination, error) {
-			x := Examination{AsOf: time.Now().UTC()}
-			var err error
-			x.Findings, err = e.examine(ctx)
-			return x, err
-		})
-	}
-	l := e.latest
-	e.mu.Unlock()
-	return l.wait(ctx)
+	return e.shared.look(ctx, struct{}{}, noOlder, 1, func(ctx context.Context) (Examination, error) {
+		x := Examination{AsOf: time.Now().UTC()}
+		var err error
+		x.Findings, err = e.examine(ctx)
+		return x, err
+	})
 }
