@@ -69,6 +69,11 @@ func refusalOf(err error) refusal {
 			http.StatusNotFound, "There is no such operation",
 			"It ended more than 90 days ago, or belongs to another tenant.",
 		}
+	case errors.Is(err, operator.ErrTooManyOperations):
+		return refusal{
+			http.StatusConflict, "Too many operations are not finished",
+			"100 are under way, or 1 000 are stopped. Wait for one to end, or stop one. Nothing was done.",
+		}
 	case errors.Is(err, operator.ErrSinkNotFound):
 		return refusal{
 			http.StatusNotFound, "There is no such sink",

@@ -24,6 +24,10 @@ import (
 // ago.
 var ErrOperationNotFound = errors.New("operation not found")
 
+// ErrTooManyOperations reports that 100 operations of the tenant, or of all tenants, are under way, or 1000 are stopped:
+// wait for one of them to end.
+var ErrTooManyOperations = errors.New("100 operations are under way, or 1000 are unfinished: wait for one to end")
+
 // OperationAct is what an operation does to dead letters or to open jobs.
 type OperationAct string
 
@@ -147,9 +151,8 @@ func (n NewOperation) Validate() error {
 }
 
 // StartOperation leaves an act on many jobs to the processes that run operations ([Operator.RunOperations]), which go
-// on when the caller has gone. Its entries in the audit have this operator's actor, reason and request. While 100
-// operations of the tenant are in progress, or 100 of all tenants, it refuses a further one with an
-// [outbox.InvalidError].
+// on when the caller has gone. Its entries in the audit have this operator's actor, reason and request. It may return
+// [ErrTooManyOperations].
 func (o *Operator) StartOperation(ctx context.Context, n NewOperation) (Operation, error) {
 	if err := n.Validate(); err != nil {
 		return Operation{}, err
@@ -165,8 +168,7 @@ func (o *Operator) StartOperation(ctx context.Context, n NewOperation) (Operatio
 	if errors.Is(err, pgx.ErrNoRows) {
 		there, err := o.Operation(ctx, tenant, n.ID)
 		if errors.Is(err, ErrOperationNotFound) {
-			err = invalid.Field("NewOperation",
-				"is one too many: %d are under way; wait for one of them to end, or stop one", maxOperations)
+			err = fmt.Errorf("start an operation: %w", ErrTooManyOperations)
 		}
 		return there, err
 	}
@@ -176,8 +178,7 @@ func (o *Operator) StartOperation(ctx context.Context, n NewOperation) (Operatio
 	return started, nil
 }
 
-// maxOperations limits what each step sorts to take the next operation. Stopped operations that are resumed may exceed
-// it.
+// maxOperations limits what each step sorts to take the next operation.
 const maxOperations = 100
 
 // startOnLetters stores an operation on dead letters. It returns [pgx.ErrNoRows] if there is one with that id, or there
@@ -281,7 +282,7 @@ func (o *Operator) StopOperation(ctx context.Context, tenant, id outbox.ID) (Ope
 
 // ResumeOperation lets a stopped operation continue where it was, with the dead letters that were selected at the
 // beginning. It does not change an operation that is not stopped, or is done. It returns the operation, or
-// [ErrOperationNotFound].
+// [ErrOperationNotFound] or [ErrTooManyOperations].
 func (o *Operator) ResumeOperation(ctx context.Context, tenant, id outbox.ID) (Operation, error) {
 	return o.switchOperation(ctx, tenant, id, false)
 }
@@ -291,10 +292,14 @@ func (o *Operator) switchOperation(ctx context.Context, tenant, id outbox.ID, st
 	defer cancel()
 	found, err := o.db.SwitchOperation(bound, sqlgen.SwitchOperationParams{
 		ID: pgvalue.UUID(id), TenantID: pgvalue.UUIDOrNull(tenant), Stop: stop, Actor: o.by.actor,
-		RequestID: o.by.requestID, Reason: o.by.reason,
+		RequestID: o.by.requestID, Reason: o.by.reason, Most: maxOperations,
 	})
-	if err == nil && len(found) == 0 {
+	switch {
+	case err != nil:
+	case len(found) == 0:
 		err = ErrOperationNotFound
+	case !stop && found[0].StoppedAt.Valid && !found[0].FinishedAt.Valid:
+		err = ErrTooManyOperations
 	}
 	if err != nil {
 		return Operation{}, fmt.Errorf("%s operation %s: %w", map[bool]string{true: "stop", false: "resume"}[stop], id,

@@ -227,6 +227,25 @@ func TestOperationsOfSeveralRunners(t *testing.T) {
 	}
 }
 
+// Those that are stopped count, too: ten times as many are kept of a tenant, and of all tenants.
+func TestStoppedOperationsDoNotPileUp(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	for _, tenant := range []outbox.ID{{}, outbox.RootTenant, {15: 9}} {
+		n := operator.NewOperation{Act: operator.ReplayLetters, Filter: operator.DeadLetterFilter{Tenant: tenant}}
+		if _, err := o.StartOperation(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Exec(t.Context(), `INSERT INTO outbox.operations (id, tenant_id, act, filter, per_second, matched, actor, reason, request_id, stopped_at)
+			SELECT gen_random_uuid(), NULLIF($1::uuid, '00000000-0000-0000-0000-000000000000'), 'dismiss', '{}', 0, 0, '', '', '', now() FROM generate_series(1, 999)`, tenant); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := o.StartOperation(t.Context(), n); !errors.Is(err, operator.ErrTooManyOperations) {
+			t.Errorf("tenant %s: the 1001st is %v, want a refusal", tenant, err)
+		}
+	}
+}
+
 // However many operations a tenant has, another's and that of all tenants have their turn after a few steps. No tenant
 // has more than 100 under way by StartOperation.
 func TestOperationsOfOneTenantHoldUpNoOthers(t *testing.T) {
@@ -239,15 +258,27 @@ func TestOperationsOfOneTenantHoldUpNoOthers(t *testing.T) {
 		})
 		return op.ID, err
 	}
+	var first outbox.ID
 	for i := range 100 {
-		if _, err := start(many, []operator.OperationAct{operator.ReplayLetters, operator.CancelJobs}[i%2]); err != nil {
+		var err error
+		if first, err = start(many, []operator.OperationAct{operator.ReplayLetters, operator.CancelJobs}[i%2]); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, act := range []operator.OperationAct{operator.DismissLetters, operator.CancelJobs} {
-		if _, err := start(many, act); err == nil || !strings.Contains(err.Error(), "one too many: 100 are under way") {
+		if _, err := start(many, act); !errors.Is(err, operator.ErrTooManyOperations) {
 			t.Errorf("the 101st is %v, want a refusal", err)
 		}
+	}
+	// One that is stopped makes room, but does not come back beside the one that took it.
+	if _, err := o.StopOperation(t.Context(), many, first); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := start(many, operator.DismissLetters); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.ResumeOperation(t.Context(), many, first); !errors.Is(err, operator.ErrTooManyOperations) {
+		t.Errorf("the 101st is resumed: %v, want a refusal", err)
 	}
 	if _, err := db.Exec(t.Context(), `INSERT INTO outbox.operations (id, tenant_id, act, filter, per_second, matched, actor, reason, request_id)
 		SELECT gen_random_uuid(), $1, 'dismiss', '{"kind": "none"}', 0, 0, '', '', '' FROM generate_series(1, 100)`, many); err != nil {

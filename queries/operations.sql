@@ -1,6 +1,6 @@
 -- name: StartOperation :one
 -- StartOperation stores an operation, unless there is one with its id, or @most operations of the tenant, or of all
--- tenants, are under way. It hides an act on open jobs from builds that do not know such acts
+-- tenants, are under way, or ten times as many are unfinished, with those that are stopped. It hides an act on open jobs from builds that do not know such acts
 -- (migrations/00010_bulk.sql).
 WITH started AS (
     INSERT INTO outbox.operations (id, tenant_id, act, open_act, next_at, open_at, filter, per_second, matched, actor, reason, request_id)
@@ -8,9 +8,9 @@ WITH started AS (
         CASE WHEN of_letters THEN statement_timestamp() ELSE 'infinity' END, CASE WHEN NOT of_letters THEN statement_timestamp() END,
         @filter::jsonb, @per_second::float8, @matched::bigint, @actor::text, @reason::text, @request_id::text
     FROM (SELECT @act IN ('replay', 'dismiss') AS of_letters) AS kind
-    WHERE @most::bigint > (
-        SELECT count(*) FROM outbox.operations AS others
-        WHERE others.finished_at IS NULL AND others.stopped_at IS NULL AND others.tenant_id IS NOT DISTINCT FROM sqlc.narg(tenant_id))
+    WHERE (
+        SELECT count(*) FILTER (WHERE others.stopped_at IS NULL) < @most::bigint AND count(*) < 10 * @most FROM outbox.operations AS others
+        WHERE others.finished_at IS NULL AND others.tenant_id IS NOT DISTINCT FROM sqlc.narg(tenant_id))
     ON CONFLICT DO NOTHING
     RETURNING *
 ), recorded AS (
@@ -69,7 +69,8 @@ ORDER BY operations.id DESC
 LIMIT @max_rows;
 
 -- name: SwitchOperation :many
--- SwitchOperation stops an operation, once its present step is done, or resumes it. It returns the operation in its new
+-- SwitchOperation stops an operation, once its present step is done, or resumes it, unless @most of its tenant, or of
+-- all tenants, are under way. It returns the operation in its new
 -- state, as ListOperations does; nothing if there is none.
 WITH found AS MATERIALIZED (
     SELECT operations.*
@@ -86,6 +87,9 @@ WITH found AS MATERIALIZED (
     WHERE operations.id = found.id
       AND found.finished_at IS NULL
       AND (found.stopped_at IS NULL) = @stop
+      AND (@stop OR @most::bigint > (
+          SELECT count(*) FROM outbox.operations AS others
+          WHERE others.finished_at IS NULL AND others.stopped_at IS NULL AND others.tenant_id IS NOT DISTINCT FROM found.tenant_id))
     RETURNING operations.id, operations.stopped_at
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)

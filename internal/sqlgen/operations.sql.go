@@ -156,9 +156,9 @@ WITH started AS (
         CASE WHEN of_letters THEN statement_timestamp() ELSE 'infinity' END, CASE WHEN NOT of_letters THEN statement_timestamp() END,
         $4::jsonb, $5::float8, $6::bigint, $7::text, $8::text, $9::text
     FROM (SELECT $3 IN ('replay', 'dismiss') AS of_letters) AS kind
-    WHERE $10::bigint > (
-        SELECT count(*) FROM outbox.operations AS others
-        WHERE others.finished_at IS NULL AND others.stopped_at IS NULL AND others.tenant_id IS NOT DISTINCT FROM $2)
+    WHERE (
+        SELECT count(*) FILTER (WHERE others.stopped_at IS NULL) < $10::bigint AND count(*) < 10 * $10 FROM outbox.operations AS others
+        WHERE others.finished_at IS NULL AND others.tenant_id IS NOT DISTINCT FROM $2)
     ON CONFLICT DO NOTHING
     RETURNING id, tenant_id, act, filter, per_second, matched, done, passed, position, next_at, actor, reason, request_id, created_at, stopped_at, finished_at, failure, open_act, open_at
 ), recorded AS (
@@ -185,7 +185,7 @@ type StartOperationParams struct {
 }
 
 // StartOperation stores an operation, unless there is one with its id, or @most operations of the tenant, or of all
-// tenants, are under way. It hides an act on open jobs from builds that do not know such acts
+// tenants, are under way, or ten times as many are unfinished, with those that are stopped. It hides an act on open jobs from builds that do not know such acts
 // (migrations/00010_bulk.sql).
 func (q *Queries) StartOperation(ctx context.Context, arg StartOperationParams) (pgtype.Timestamptz, error) {
 	row := q.db.QueryRow(ctx, StartOperation,
@@ -221,10 +221,13 @@ WITH found AS MATERIALIZED (
     WHERE operations.id = found.id
       AND found.finished_at IS NULL
       AND (found.stopped_at IS NULL) = $3
+      AND ($3 OR $4::bigint > (
+          SELECT count(*) FROM outbox.operations AS others
+          WHERE others.finished_at IS NULL AND others.stopped_at IS NULL AND others.tenant_id IS NOT DISTINCT FROM found.tenant_id))
     RETURNING operations.id, operations.stopped_at
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
-    SELECT $4, nullif($5::text, ''), nullif($6::text, ''), CASE WHEN $3 THEN 'operation.stop' ELSE 'operation.resume' END,
+    SELECT $5, nullif($6::text, ''), nullif($7::text, ''), CASE WHEN $3 THEN 'operation.stop' ELSE 'operation.resume' END,
         found.id::text, found.tenant_id, jsonb_build_object('stopped', NOT $3, 'done', found.done),
         jsonb_build_object('stopped', $3, 'stopped_at', switched.stopped_at)
     FROM found
@@ -243,6 +246,7 @@ type SwitchOperationParams struct {
 	ID        pgtype.UUID
 	TenantID  pgtype.UUID
 	Stop      bool
+	Most      int64
 	Actor     string
 	RequestID string
 	Reason    string
@@ -266,13 +270,15 @@ type SwitchOperationRow struct {
 	Failure    string
 }
 
-// SwitchOperation stops an operation, once its present step is done, or resumes it. It returns the operation in its new
+// SwitchOperation stops an operation, once its present step is done, or resumes it, unless @most of its tenant, or of
+// all tenants, are under way. It returns the operation in its new
 // state, as ListOperations does; nothing if there is none.
 func (q *Queries) SwitchOperation(ctx context.Context, arg SwitchOperationParams) ([]SwitchOperationRow, error) {
 	rows, err := q.db.Query(ctx, SwitchOperation,
 		arg.ID,
 		arg.TenantID,
 		arg.Stop,
+		arg.Most,
 		arg.Actor,
 		arg.RequestID,
 		arg.Reason,
