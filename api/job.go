@@ -216,28 +216,22 @@ type resultOutput struct{ Body Result }
 // getResult answers for closed jobs, and for dead letters, which have an error.
 func (s *server) getResult(ctx context.Context, in *jobInput) (*resultOutput, error) {
 	job, err := s.find(ctx, in.ID)
-	if err == nil {
-		job, err = s.operator.Job(ctx, job.ID)
-	}
 	if err != nil {
 		return nil, err
 	}
-	if !job.Status.Closed() && job.Status != outbox.Failed && job.Status != outbox.Dead {
+	if !job.Status.Closed() && !deadLetter(job.Status) {
 		return nil, jobNotFinished.because("The job is " + string(job.Status) + ".").after(1)
 	}
-	if id, n := job.ID, len(job.Result); n > smallBody {
-		job = operator.Job{} // free its memory while waiting for room
-		if err = s.holdAnswer(ctx, n); err == nil {
-			job, err = s.operator.Job(ctx, id)
-		}
+	r := Result{ID: job.ID.String(), Status: string(job.Status)}
+	if job.Status.Closed() {
+		result, err := s.result(ctx, job.ID)
 		if err != nil {
 			return nil, err
 		}
-	}
-	r := Result{ID: job.ID.String(), Status: string(job.Status)}
-	if len(job.Result) > 0 {
-		shown := showBytes(job.Result, "application/json")
-		r.Result, r.Base64, r.Sealed = shown.JSON, shown.Base64, protect.SealedResult(job.Result)
+		if len(result) > 0 {
+			shown := showBytes(result, "application/json")
+			r.Result, r.Base64, r.Sealed = shown.JSON, shown.Base64, protect.SealedResult(result)
+		}
 	}
 	switch job.Status {
 	case outbox.Succeeded:
@@ -247,6 +241,19 @@ func (s *server) getResult(ctx context.Context, in *jobInput) (*resultOutput, er
 		r.Error = viewError(principal(ctx), job)
 	}
 	return &resultOutput{Body: r}, nil
+}
+
+// result returns the result of a closed job. It reads a large one once there is room for it.
+func (s *server) result(ctx context.Context, id outbox.ID) ([]byte, error) {
+	size, result, err := s.operator.Result(ctx, id, smallBody)
+	if err != nil || size <= smallBody {
+		return result, err
+	}
+	if err = s.holdAnswer(ctx, size); err != nil {
+		return nil, err
+	}
+	_, result, err = s.operator.Result(ctx, id, size)
+	return result, err
 }
 
 // Attempt is a failed attempt.
@@ -268,15 +275,23 @@ type attemptsOutput struct {
 
 func (s *server) listAttempts(ctx context.Context, in *jobInput) (*attemptsOutput, error) {
 	job, err := s.find(ctx, in.ID)
-	if err == nil {
-		job, err = s.operator.Job(ctx, job.ID)
-	}
 	if err != nil {
 		return nil, err
 	}
+	attempts, err := s.operator.Attempts(ctx, job.ID)
+	if err != nil {
+		return nil, err
+	}
+	size := 0
+	for _, a := range attempts {
+		size += len(a.ErrorMessage) + len(a.Stack)
+	}
+	if err := s.holdAnswer(ctx, size); err != nil {
+		return nil, err
+	}
 	out := &attemptsOutput{}
-	out.Body.Attempts = make([]Attempt, len(job.Attempts))
-	for i, a := range job.Attempts {
+	out.Body.Attempts = make([]Attempt, len(attempts))
+	for i, a := range attempts {
 		out.Body.Attempts[i] = Attempt{
 			Attempt: a.Attempt, Epoch: a.Epoch, Worker: a.Worker, StartedAt: utc(a.StartedAt),
 			FinishedAt: utc(a.FinishedAt),

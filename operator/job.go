@@ -82,21 +82,49 @@ func (o *Operator) Job(ctx context.Context, id outbox.ID) (Job, error) {
 	if len(found) == 0 {
 		return Job{}, fmt.Errorf("find job %s: %w", id, ErrNotFound)
 	}
-	attempts, err := o.db.ListAttempts(ctx, pgvalue.UUID(id), maxAttempts)
-	if err != nil {
-		return Job{}, fmt.Errorf("list the attempts of job %s: %w", id, err)
-	}
 	job := fromRow(found[0].Shown())
 	job.Payload, job.Headers, job.Result, job.PastDeadline = found[0].Payload, found[0].Headers, found[0].Result,
 		found[0].Late
-	for _, a := range attempts {
-		job.Attempts = append(job.Attempts, Attempt{
+	job.Attempts, err = o.Attempts(ctx, id)
+	return job, err
+}
+
+// Attempts returns the failed attempts of a job, newest first, the newest 100 at most. It returns none for a job that
+// does not exist.
+func (o *Operator) Attempts(ctx context.Context, id outbox.ID) ([]Attempt, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.ListAttempts(ctx, pgvalue.UUID(id), maxAttempts)
+	if err != nil {
+		return nil, fmt.Errorf("list the attempts of job %s: %w", id, err)
+	}
+	var attempts []Attempt
+	for _, a := range rows {
+		attempts = append(attempts, Attempt{
 			Attempt: int(a.Attempt), Epoch: a.Epoch, Worker: a.Worker, StartedAt: a.StartedAt.Time,
 			FinishedAt: a.FinishedAt.Time,
 			ErrorCode:  a.ErrorCode, ErrorMessage: a.ErrorMessage, Stack: a.Stack,
 		})
 	}
-	return job, nil
+	return attempts, nil
+}
+
+// Result returns the size of a closed job's result, and the result as it is stored, unless it is more than most bytes.
+// It returns [ErrNotFound] for a job that is not closed. A context of [WithTenant] counts as it does for
+// [Operator.Job].
+func (o *Operator) Result(ctx context.Context, id outbox.ID, most int) (size int, result []byte, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	found, err := o.db.FindResult(ctx, sqlgen.FindResultParams{
+		ID: pgvalue.UUID(id), Tenant: pgvalue.UUIDOrNull(tenantIn(ctx)), Most: int64(most),
+	})
+	switch {
+	case err != nil:
+		return 0, nil, fmt.Errorf("find the result of job %s: %w", id, err)
+	case len(found) == 0:
+		return 0, nil, fmt.Errorf("find the result of job %s: %w", id, ErrNotFound)
+	}
+	return int(found[0].Bytes), found[0].Result, nil
 }
 
 func fromRow(row sqlgen.ListJobsRow) Job {

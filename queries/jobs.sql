@@ -12,6 +12,16 @@ WHERE history.id = @id
   AND (sqlc.narg('tenant')::uuid IS NULL OR history.tenant_id = sqlc.narg('tenant'))
 LIMIT 1;
 
+-- name: FindResult :many
+-- FindResult returns the size of a closed job's result and, unless that is more than @most bytes, the result. With a
+-- @tenant, it returns only those of that tenant.
+SELECT coalesce(octet_length(result), 0)::bigint AS bytes,
+       (CASE WHEN octet_length(result) <= @most::bigint THEN result END)::bytea AS result
+FROM outbox.history
+WHERE history.id = @id
+  AND (sqlc.narg('tenant')::uuid IS NULL OR history.tenant_id = sqlc.narg('tenant'))
+LIMIT 1;
+
 -- name: ListAttempts :many
 -- ListAttempts returns the newest @max_rows failed attempts of a job, newest first.
 SELECT epoch, attempt, worker, started_at, finished_at, error_code, error_message, coalesce(stack, '')::text AS stack

@@ -357,6 +357,48 @@ func (q *Queries) FindReach(ctx context.Context, arg FindReachParams) (pgtype.UU
 	return id, err
 }
 
+const FindResult = `-- name: FindResult :many
+SELECT coalesce(octet_length(result), 0)::bigint AS bytes,
+       (CASE WHEN octet_length(result) <= $1::bigint THEN result END)::bytea AS result
+FROM outbox.history
+WHERE history.id = $2
+  AND ($3::uuid IS NULL OR history.tenant_id = $3)
+LIMIT 1
+`
+
+type FindResultParams struct {
+	Most   int64
+	ID     pgtype.UUID
+	Tenant pgtype.UUID
+}
+
+type FindResultRow struct {
+	Bytes  int64
+	Result []byte
+}
+
+// FindResult returns the size of a closed job's result and, unless that is more than @most bytes, the result. With a
+// @tenant, it returns only those of that tenant.
+func (q *Queries) FindResult(ctx context.Context, arg FindResultParams) ([]FindResultRow, error) {
+	rows, err := q.db.Query(ctx, FindResult, arg.Most, arg.ID, arg.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FindResultRow
+	for rows.Next() {
+		var i FindResultRow
+		if err := rows.Scan(&i.Bytes, &i.Result); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ListAttempts = `-- name: ListAttempts :many
 SELECT epoch, attempt, worker, started_at, finished_at, error_code, error_message, coalesce(stack, '')::text AS stack
 FROM outbox.attempts
