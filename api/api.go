@@ -140,8 +140,8 @@ type server struct {
 	watch        *watch.State
 	bodies       *bodies
 	streams      *quota
-	answers      *quota        // requests in progress, and answers being read
-	checks       chan struct{} // limits concurrent validations of payloads
+	answers      *quota // requests in progress, and answers being read
+	checks       *line  // to validations of payloads
 	newJob       jobSchema
 
 	complaints outage.Complaints
@@ -179,8 +179,8 @@ func New(config Config) (http.Handler, error) {
 	s.watch = newWatch(s)
 	s.inserts, s.keyedInserts = newGroup(2, 256, s.storeGroup), newGroup(2, keyedGroup, s.storeGroup)
 	s.lookups = newGroup(2, 256, s.findGroup)
-	s.streams, s.checks = newQuota("streams open", 10, config.MaxStreams, config.CallerStreams), make(chan struct{},
-		runtime.GOMAXPROCS(0))
+	s.streams = newQuota("streams open", 10, config.MaxStreams, config.CallerStreams)
+	s.checks = newLine(runtime.GOMAXPROCS(0), unlimited)
 	mux := http.NewServeMux()
 	if _, err := s.register(mux, routes); err != nil {
 		return nil, err

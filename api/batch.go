@@ -76,13 +76,15 @@ func (s *server) readBatch(ctx context.Context, body []byte) ([]outbox.Request, 
 	var requests []outbox.Request
 	var lineOf []int
 	var found lineFaults
+	check, checked := s.checkerOfMany(ctx)
+	defer checked()
 	for line, text := range lines(body) {
 		if len(requests) == maxBatch {
 			return nil, nil, invalidInput.because(fmt.Sprintf("It has more than %d jobs.", maxBatch))
 		}
 		job, p := s.readLine(text)
 		if p == nil {
-			p = s.checkJob(ctx, job)
+			p = checkJob(ctx, job, check)
 		}
 		switch {
 		case p != nil && !slices.Contains([]int{malformed.status, bodyTooLarge.status, invalidInput.status}, p.Status):

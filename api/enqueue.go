@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -63,14 +63,14 @@ func (j NewJob) request(ctx context.Context) outbox.Request {
 	return outbox.Request{
 		Args: outbox.Raw{KindName: j.Kind, Payload: j.payload()},
 		Options: outbox.Options{
-			Queue: j.Queue, Priority: j.Priority, Delay: seconds(j.DelaySeconds), RunAt: j.RunAt,
+			Queue: j.Queue, Priority: j.Priority, Delay: pgvalue.Seconds(j.DelaySeconds), RunAt: j.RunAt,
 			MaxAttempts: j.MaxAttempts,
-			Timeout:     seconds(j.TimeoutSeconds), Backoff: backoff(j.BackoffSeconds),
+			Timeout:     pgvalue.Seconds(j.TimeoutSeconds), Backoff: backoff(j.BackoffSeconds),
 			IdempotencyKey: j.IdempotencyKey,
 			Deadline:       j.Deadline, Hold: j.Hold, Streamed: j.Streamed,
 			Key: outbox.KeyRules{
 				Name: j.Key, MaxActive: j.MaxActive, Ordered: j.Ordered, Sequence: j.Sequence,
-				OnDeath: outbox.DeathPolicy(j.OnDeath), ParkAfter: seconds(j.ParkAfterSeconds),
+				OnDeath: outbox.DeathPolicy(j.OnDeath), ParkAfter: pgvalue.Seconds(j.ParkAfterSeconds),
 				OnLapse: outbox.LapsePolicy(j.OnLapse), MaxQueued: j.MaxQueued,
 				WhenFull: outbox.DepthPolicy(j.WhenFull),
 			},
@@ -88,20 +88,9 @@ func (j NewJob) payload() []byte {
 
 func backoff(waits []float64) (b outbox.Backoff) {
 	for _, wait := range waits {
-		b = append(b, seconds(wait))
+		b = append(b, pgvalue.Seconds(wait))
 	}
 	return b
-}
-
-// seconds returns n as a Duration, or the longest or shortest one if n is beyond it, which is then refused.
-func seconds(n float64) time.Duration {
-	switch most := time.Duration(math.MaxInt64).Seconds(); {
-	case n >= most:
-		return math.MaxInt64
-	case n <= -most:
-		return math.MinInt64
-	}
-	return time.Duration(n * float64(time.Second))
 }
 
 // Accepted confirms that a job is stored.
@@ -139,7 +128,7 @@ func (s *server) enqueue(ctx context.Context, in *enqueueInput) (*enqueueOutput,
 }
 
 func (s *server) enqueueOne(ctx context.Context, in *enqueueInput) (*enqueueOutput, error) {
-	if p := s.checkJob(ctx, in.Body); p != nil {
+	if p := checkJob(ctx, in.Body, s.checker(ctx)); p != nil {
 		return nil, p
 	}
 	request := in.Body.request(ctx)

@@ -17,10 +17,15 @@ type slots struct {
 
 func newSlots(most int) slots { return slots{most: most, of: map[caller]int{}} }
 
+// has reports whether there is a slot for the caller.
+func (s *slots) has(who caller) bool {
+	left := s.most - (s.taken - s.of[who]) // by others
+	return s.taken < s.most && s.of[who] < (3*left+3)/4
+}
+
 // take takes a slot if there is one for the caller.
 func (s *slots) take(who caller) bool {
-	left := s.most - (s.taken - s.of[who]) // by others
-	if s.taken >= s.most || s.of[who] >= (3*left+3)/4 {
+	if !s.has(who) {
 		return false
 	}
 	s.taken++
@@ -35,8 +40,8 @@ func (s *slots) give(who caller) {
 	}
 }
 
-// line gives out slots. Those who find none wait in line: the next free slot goes to the first whose caller may have
-// another, so that a caller whose requests all take long, or wait for the same lock, leaves slots to the others.
+// line gives out slots. Those who find none wait in line. The next free slot goes to the caller that has the fewest: one
+// whose requests all take long, or wait for the same lock, leaves slots to the others.
 type line struct {
 	mu      sync.Mutex
 	working slots
@@ -110,17 +115,26 @@ func (l *line) withdraw(w *waiter) bool {
 	return true
 }
 
-// leave releases a slot and gives the free ones to the requests that have waited longest.
+// leave releases a slot and gives the free ones to those who wait: to callers with fewer slots first, and among these in
+// the order of arrival.
 func (l *line) leave(who caller) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.working.give(who)
-	l.queue = slices.DeleteFunc(l.queue, func(w *waiter) bool {
-		if !l.working.take(w.who) {
-			return false
+	for {
+		next := -1
+		for i, w := range l.queue {
+			if l.working.has(w.who) && (next < 0 || l.working.of[w.who] < l.working.of[l.queue[next].who]) {
+				next = i
+			}
 		}
+		if next < 0 {
+			return
+		}
+		w := l.queue[next]
+		l.queue = slices.Delete(l.queue, next, next+1)
+		l.working.take(w.who)
 		l.waiting.give(w.who)
 		close(w.turn)
-		return true
-	})
+	}
 }

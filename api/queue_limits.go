@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
@@ -36,7 +37,7 @@ type queueLimitsOutput struct {
 func (s *server) limitQueue(ctx context.Context, in *queueLimitsInput) (*queueLimitsOutput, error) {
 	limits := operator.Limits{MaxRunning: in.Body.MaxRunning}
 	if r := in.Body.Rate; r != nil {
-		limits.Rate = &operator.Rate{Starts: r.Starts, Interval: seconds(r.IntervalSeconds)}
+		limits.Rate = &operator.Rate{Starts: r.Starts, Interval: pgvalue.Seconds(r.IntervalSeconds)}
 	}
 	if limits == (operator.Limits{}) {
 		return nil, invalidInput.because("", Fault{Pointer: "#", Detail: "wants maxRunning or rate, or both"})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/schedule"
 )
@@ -102,7 +103,7 @@ func (s *server) edit(ctx context.Context, f ScheduleFields) (schedule.Edit, *Pr
 		Deadline: secondsOrNil(f.DeadlineSeconds), Hold: f.Hold, Streamed: f.Streamed, Headers: f.Headers,
 		Key: f.Key, MaxActive: f.MaxActive, Ordered: f.Ordered, OnDeath: as[outbox.DeathPolicy](f.OnDeath),
 		ParkAfter: secondsOrNil(f.ParkAfterSeconds), OnLapse: as[outbox.LapsePolicy](f.OnLapse),
-		Caller: outbox.Caller{Service: caller.Service, User: caller.User}, Check: s.checker(ctx),
+		Caller: outbox.Caller{Service: caller.Service, User: caller.User}, Check: once(s.checker(ctx)),
 	}
 	if f.BackoffSeconds != nil {
 		e.Backoff = append(outbox.Backoff{}, backoff(f.BackoffSeconds)...)
@@ -114,7 +115,7 @@ func secondsOrNil(n *float64) *time.Duration {
 	if n == nil {
 		return nil
 	}
-	return new(seconds(*n))
+	return new(pgvalue.Seconds(*n))
 }
 
 // as converts a text to its own type.
@@ -168,7 +169,11 @@ func (s *server) createSchedule(ctx context.Context, in *createScheduleInput) (*
 	if p != nil {
 		return nil, p
 	}
-	next, err := s.by(ctx).Because(in.Reason).CreateSchedule(ctx, edit.New(tenant, in.Body.Name))
+	created := edit.New(tenant, in.Body.Name)
+	if err := created.Validate(); err != nil { // the validation of its payload may wait: not in the transaction
+		return nil, err
+	}
+	next, err := s.by(ctx).Because(in.Reason).CreateSchedule(ctx, created)
 	if err != nil {
 		return nil, err
 	}

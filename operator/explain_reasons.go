@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -285,7 +286,7 @@ func (f *facts) parked(unblock Act) Reason {
 // ofTheLimits returns the reasons that lie in the queue's limits and its workers' capacity.
 func (f *facts) ofTheLimits() (found []Reason) {
 	j, q := f.job, f.waits
-	rate := Rate{Starts: int(q.Rate), Interval: seconds(q.RateSeconds)}
+	rate := Rate{Starts: int(q.Rate), Interval: pgvalue.Seconds(q.RateSeconds)}
 	if !f.everything {
 		if q.MaxRunning > 0 || q.Rate > 0 {
 			found = append(found, Reason{

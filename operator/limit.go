@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/invalid"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -47,7 +47,7 @@ func (o *Operator) Limit(ctx context.Context, queue string, limits Limits) (maxR
 	if err != nil {
 		return 0, Rate{}, fmt.Errorf("limit queue %s: %w", queue, err)
 	}
-	return int(row.MaxRunning), Rate{Starts: int(row.Rate), Interval: seconds(row.RateSeconds)}, nil
+	return int(row.MaxRunning), Rate{Starts: int(row.Rate), Interval: pgvalue.Seconds(row.RateSeconds)}, nil
 }
 
 // These bound the limits.
@@ -75,8 +75,4 @@ func (l Limits) validate() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func seconds(s float64) time.Duration {
-	return time.Duration(math.Round(s*1e6)) * time.Microsecond
 }

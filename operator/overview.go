@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -261,9 +262,9 @@ func recent(ctx context.Context, tx pgx.Tx, s size) (found []Recent, err error) 
 			if since == nil { // a sum without rows
 				return nil
 			}
-			r.Since, r.WaitP50, r.WaitP99, r.RunP50, r.RunP99 = *since, seconds(wait50), seconds(wait99),
-				seconds(run50),
-				seconds(run99)
+			r.Since, r.WaitP50, r.WaitP99, r.RunP50, r.RunP99 = *since, pgvalue.Seconds(wait50), pgvalue.Seconds(wait99),
+				pgvalue.Seconds(run50),
+				pgvalue.Seconds(run99)
 			found = append(found, r)
 			return nil
 		})

@@ -182,7 +182,7 @@ func (o *Operator) queueRules(ctx context.Context, queue *string) ([]Queue, erro
 			MaxRunning: int(pgvalue.OrZero(row.MaxRunning)),
 		}
 		if row.Rate != nil {
-			queues[i].Rate = Rate{Starts: int(*row.Rate), Interval: seconds(row.RateSeconds)}
+			queues[i].Rate = Rate{Starts: int(*row.Rate), Interval: pgvalue.Seconds(row.RateSeconds)}
 		}
 	}
 	return queues, nil

@@ -124,6 +124,7 @@ type NewSchedule interface {
 
 // ScheduleEdit is implemented by [schedule.Edit].
 type ScheduleEdit interface {
+	Precheck(ctx context.Context, q *sqlgen.Queries, tenant outbox.ID, name string) error
 	ChangeIn(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, by string) (next time.Time, found bool, err error)
 }
 
@@ -150,6 +151,9 @@ func (o *Operator) CreateSchedule(ctx context.Context, s NewSchedule) (next time
 func (o *Operator) ChangeSchedule(ctx context.Context, tenant outbox.ID, name string,
 	e ScheduleEdit,
 ) (next time.Time, err error) {
+	if err := e.Precheck(ctx, o.db, orRoot(tenant), name); err != nil {
+		return next, fmt.Errorf("change schedule %q: %w", name, err)
+	}
 	err = o.onSchedule(ctx, "change", tenant, name, func(ctx context.Context, tx pgx.Tx) (c change, err error) {
 		if c.before, err = describeSchedule(ctx, tx, orRoot(tenant), name); err != nil || c.before == nil {
 			return c, err

@@ -100,7 +100,7 @@ func (o *Operator) Series(ctx context.Context, f SeriesFilter) ([]Point, error) 
 		if len(rows) > 0 && !rows[0].At.Time.After(at) {
 			row := rows[0]
 			rows = rows[1:]
-			p.Measured = seconds(row.Seconds)
+			p.Measured = pgvalue.Seconds(row.Seconds)
 			p.Waiting, p.Running, p.DeadLetters = row.Waiting, row.Running, row.DeadLetters
 			p.Enqueued, p.Succeeded, p.Unsuccessful, p.Failed = row.Enqueued, row.Succeeded, row.Unsuccessful,
 				row.Failed

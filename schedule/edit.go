@@ -85,6 +85,24 @@ func (s Schedule) CreateIn(ctx context.Context, tx pgx.Tx, by string) (next time
 	return s.storeFor(ctx, tx, p, by, clock.Time, ErrExists)
 }
 
+// Precheck validates the payload that a schedule would have after the edit. ChangeIn does so as well, while it holds the
+// schedule's row, which a validation must not hold up that waits for others: let Check remember what it has accepted.
+// Without a Check, Precheck does nothing. It exists for package operator.
+func (e Edit) Precheck(ctx context.Context, q *sqlgen.Queries, tenant outbox.ID, name string) error {
+	if e.Check == nil {
+		return nil
+	}
+	found, err := q.LockSchedules(ctx, []pgtype.UUID{pgvalue.UUID(tenant)}, []string{name})
+	if err != nil {
+		return fmt.Errorf("look at it: %w", err)
+	}
+	if len(found) == 0 || found[0].SetBy == nil {
+		return nil // ChangeIn says so
+	}
+	_, err = e.on(definitionOf(row(found[0]))).schedule(name, e.Check).params()
+	return err
+}
+
 // ChangeIn changes a schedule in a transaction and returns its next tick, and false if there is no schedule of that
 // name. Its error names every mistake, or is [ErrDeclared]. It exists for package operator.
 //

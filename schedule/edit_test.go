@@ -248,3 +248,38 @@ func TestATickHasOneJobWhileItsScheduleIsChanged(t *testing.T) {
 		wantOne(t, db, s, tick)
 	})
 }
+
+// The payload is validated before the transaction, which would keep the schedule's row, and the check that remembers it
+// is asked for it again.
+func TestAnEditIsCheckedBeforeItLocksTheSchedule(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	for _, tenant := range []outbox.ID{outbox.RootTenant, {15: 7}} {
+		e := Edit{Kind: new("report"), Every: new(time.Minute), Payload: []byte(`{}`)}
+		if err := inTx(t, db, func(tx pgx.Tx) error {
+			_, err := e.New(tenant, "s").CreateIn(t.Context(), tx, "ada")
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		checks := 0
+		e = Edit{Payload: []byte(`{"a":1}`), Check: checked(func(kind string, payload outbox.Content) error {
+			checks++
+			if kind != "report" || string(payload.Bytes) != `{"a":1}` {
+				t.Errorf("checked %s %s", kind, payload.Bytes)
+			}
+			_, err := db.Exec(t.Context(), `SELECT FROM outbox.schedules WHERE tenant_id = $1 FOR UPDATE NOWAIT`, tenant)
+			return err
+		})}
+		if err := e.Precheck(t.Context(), sqlgen.New(db), tenant, "s"); err != nil || checks != 1 {
+			t.Errorf("%d checks, %v", checks, err)
+		}
+		if err := e.Precheck(t.Context(), sqlgen.New(db), tenant, "none"); err != nil || checks != 1 {
+			t.Errorf("of no schedule: %d checks, %v", checks, err)
+		}
+	}
+}
+
+type checked func(string, outbox.Content) error
+
+func (c checked) Check(kind string, payload outbox.Content) error { return c(kind, payload) }
