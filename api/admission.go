@@ -13,9 +13,9 @@ import (
 type caller = callers.Caller
 
 const (
-	// queueWait is the longest that a request waits for its turn. Once requests have been waiting for queueBusy without
-	// a break, the limit is crowdWait: a queue that does not empty is no burst, and waiting in it only delays every
-	// request.
+	// queueWait is the longest that a request waits for its turn. Once requests of its caller have been waiting for
+	// queueBusy without a break, the limit is crowdWait: a queue that does not empty is no burst, and waiting in it only
+	// delays every request.
 	queueWait = 500 * time.Millisecond
 	queueBusy = 200 * time.Millisecond
 	crowdWait = 25 * time.Millisecond
@@ -36,13 +36,13 @@ const (
 type admission struct {
 	*line
 	refusals chan struct{}
-	free     time.Time // when the line was last empty
+	free     map[caller]time.Time // when none of a caller's requests waited; of callers with requests here
 }
 
 func newAdmission(working, waiting int) *admission {
 	return &admission{
 		line:     newLine(working, waiting),
-		refusals: make(chan struct{}, maxRefusals), free: time.Now(),
+		refusals: make(chan struct{}, maxRefusals), free: map[caller]time.Time{},
 	}
 }
 
@@ -59,7 +59,7 @@ func (a *admission) acquire(ctx context.Context, of access.Principal, giveUp fun
 	case w == nil:
 		return leave, nil
 	}
-	most := a.patience()
+	most := a.patience(who)
 	patience := time.NewTimer(most)
 	defer patience.Stop()
 	select {
@@ -84,17 +84,22 @@ func (a *admission) arrive(who caller) (w *waiter, refused bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	w, refused = a.wait(who)
-	if w == nil && !refused && len(a.queue) == 0 {
-		a.free = time.Now()
+	if _, here := a.free[who]; !here || w == nil && !refused && a.waiting.of[who] == 0 {
+		a.free[who] = time.Now()
+	}
+	for other := range a.free {
+		if other != who && a.working.of[other]+a.waiting.of[other] == 0 {
+			delete(a.free, other)
+		}
 	}
 	return w, refused
 }
 
-// patience returns how long a request that arrives now waits.
-func (a *admission) patience() time.Duration {
+// patience returns how long a request of a caller that arrives now waits.
+func (a *admission) patience(who caller) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if time.Since(a.free) > queueBusy {
+	if time.Since(a.free[who]) > queueBusy {
 		return crowdWait
 	}
 	return queueWait
