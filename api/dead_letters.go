@@ -127,7 +127,7 @@ type groupsInput struct {
 
 type groupsOutput struct {
 	Body struct {
-		Groups []DeadLetterGroup `json:"groups" nullable:"false" doc:"The largest first"`
+		Groups []DeadLetterGroup `json:"groups" nullable:"false" doc:"The largest first, as they were up to 30 seconds ago"`
 	}
 }
 
@@ -136,10 +136,14 @@ func (s *server) groupDeadLetters(ctx context.Context, in *groupsInput) (*groups
 	if err != nil {
 		return nil, err
 	}
-	groups, err := s.operator.DeadLetterGroups(ctx, filter, min(in.Limit, operator.MaxLimit))
+	// The look goes on if the client goes away: so does its slot, and a client that comes again waits for its share.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.Timeout)
+	defer cancel()
+	looked, err := s.watch.LetterGroups.Look(ctx, filter, min(in.Limit, operator.MaxLimit))
 	if err != nil {
 		return nil, err
 	}
+	groups := looked.Groups
 	out := &groupsOutput{}
 	out.Body.Groups = make([]DeadLetterGroup, len(groups))
 	for i, g := range groups {

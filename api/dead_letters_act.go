@@ -87,7 +87,6 @@ func (s *server) actOnLetters(ctx context.Context, a LettersAct, rate float64, a
 		min(maxActTime, s.config.Timeout/2))
 	if progress.Done > 0 {
 		s.watch.Counts.Outdate()
-		s.watch.LetterGroups.Outdate()
 	}
 	if err != nil && progress.Last.IsZero() {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/watch"
 )
 
 // Series is the history step by step.
@@ -80,11 +81,19 @@ func (s *server) getSeries(ctx context.Context, in *seriesInput) (*seriesOutput,
 	if err != nil {
 		return nil, err
 	}
-	marks, err := s.operator.Marks(ctx, f)
+	marks, err := s.marks(ctx, f)
 	if err != nil {
 		return nil, err
 	}
 	return &seriesOutput{seriesOf(f, points, marks)}, nil
+}
+
+// marks returns the marks of a series. Those of all tenants are shared by all callers.
+func (s *server) marks(ctx context.Context, f operator.SeriesFilter) ([]operator.Mark, error) {
+	if f.Tenant.IsZero() && time.Since(f.Since) < watch.MarksSince {
+		return s.watch.Marks.Look(ctx, f)
+	}
+	return s.operator.Marks(ctx, f)
 }
 
 func seriesOf(f operator.SeriesFilter, points []operator.Point, marks []operator.Mark) Series {
