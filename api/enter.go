@@ -146,7 +146,7 @@ func (f *refusal) WriteHeader(status int)      { f.status = status }
 func (s *server) enter(ctx huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(ctx)
 	rt := ctx.Operation().Metadata["route"].(*entry)
-	refuse := func(p *Problem) { writeProblem(w, r, p) }
+	refuse := func(p *Problem) { writeProblem(w, r, p.unbegun()) }
 	inSpan, end := traced(r.Context(), ctx.Operation(), r.Header, w)
 	defer end()
 

@@ -57,7 +57,11 @@ func (f Filter) operators(ctx context.Context, place Fault) (of operator.Filter,
 	}
 	if f.Parent != "" {
 		if of.Parent, err = outbox.ParseID(f.Parent); err != nil {
-			return of, invalidInput.because("", Fault{Parameter: "parent", Detail: "is no id"})
+			at := Fault{Parameter: "parent", Detail: "is no id"}
+			if place.Pointer != "" {
+				at = Fault{Pointer: "#/filter/parent", Detail: at.Detail}
+			}
+			return of, invalidInput.because("", at)
 		}
 	}
 	for _, status := range f.Status {

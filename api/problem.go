@@ -106,6 +106,7 @@ var (
 	jobStatusConflict = code{"job_status_conflict", http.StatusConflict, "The job's status does not allow this"}
 	scheduleExists    = code{"schedule_exists", http.StatusConflict, "There is a schedule of the name"}
 	scheduleDeclared  = code{"schedule_declared", http.StatusConflict, "A program declares the schedule"}
+	tooManyOperations = code{"too_many_operations", http.StatusConflict, "Too many operations are not finished"}
 	eventNotWaiting   = code{"event_not_waiting", http.StatusConflict, "The event does not wait for the sink"}
 	nothingToReplay   = code{"nothing_to_replay", http.StatusConflict, "Nothing is meant"}
 	jobNotFinished    = code{"job_not_finished", http.StatusConflict, "The job has not finished"}
@@ -129,7 +130,7 @@ var (
 var problemCodes = []code{
 	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, keyNotFound, scheduleNotFound, sinkNotFound,
 	replayNotFound, operationNotFound, routeNotFound, methodNotAllowed, requestTimeout,
-	jobStatusConflict, scheduleExists, scheduleDeclared, eventNotWaiting, nothingToReplay, jobNotFinished, keyBusy,
+	jobStatusConflict, scheduleExists, scheduleDeclared, tooManyOperations, eventNotWaiting, nothingToReplay, jobNotFinished, keyBusy,
 	rowLocked, keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
 }
 
@@ -157,10 +158,24 @@ func (p *Problem) unknown() *Problem {
 	return p
 }
 
+// unbegun returns the problem of a request that ended before its handler began: it has certainly changed nothing.
+func (p *Problem) unbegun() *Problem {
+	if p.unsure {
+		p = unavailable.because("Its turn did not come, or its token could not be looked up, in time; try again.").after(1)
+	}
+	p.Outcome = outcomeNone
+	return p
+}
+
 // of adds to a problem with an unknown outcome what a client of the route may do: retrying an act could do it twice.
 func (p *Problem) of(op *huma.Operation) *Problem {
 	if op.Method == http.MethodGet {
 		p.Outcome = outcomeNone
+		for i, fault := range p.Errors {
+			if name := ofQuery[fault.Pointer]; name != "" {
+				p.Errors[i] = Fault{Parameter: name, Detail: fault.Detail}
+			}
+		}
 		return p
 	}
 	if !p.unsure {
@@ -174,6 +189,9 @@ func (p *Problem) of(op *huma.Operation) *Problem {
 	}
 	return p
 }
+
+// ofQuery maps places in the filter of a body to the parameters of a query.
+var ofQuery = map[string]string{"#/filter/idPrefix": "id_prefix", "#/filter/contains": "contains"}
 
 // lookAfterStore is the error of a look at jobs that are stored, of a request that may be repeated with its key.
 type lookAfterStore struct{ error }
@@ -236,6 +254,8 @@ func problemOf(err error) *Problem {
 		return replayNotFound.because("The sink has no replay of the id, or it is not visible to this tenant.")
 	case errors.Is(err, operator.ErrOperationNotFound):
 		return operationNotFound.because("There is none of the id, or it is not visible to this tenant.")
+	case errors.Is(err, operator.ErrTooManyOperations):
+		return tooManyOperations.because("100 are under way, or 1 000 are stopped: wait for one to end, or stop one.").after(10)
 	case errors.Is(err, operator.ErrNothingToReplay):
 		return nothingToReplay.because("The log has no such event.")
 	case errors.Is(err, operator.ErrNoJobsToReplay):
@@ -294,6 +314,7 @@ var wireNames = map[string]string{
 	"expression.day-of-month": "cron",
 	"expression.month":        "cron", "expression.day-of-week": "cron", "zone": "timeZone", "interval": "everySeconds",
 	"Options.Missed": "missed", "Options.MissedLimit": "missedLimit",
+	"Filter.IDPrefix": "filter/idPrefix", "Filter.Contains": "filter/contains", "NewOperation.PerSecond": "ratePerSecond",
 	"NewOperation.Edit": "edit", "JobEdit.Queue": "edit/queue", "JobEdit.Priority": "edit/priority",
 	"JobEdit.RunAt": "edit/runAt",
 	"topics":        "topics", "until": "until", "rate": "ratePerSecond",

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/operator"
@@ -82,7 +83,10 @@ type startReplayInput struct {
 	Body NewReplay
 }
 
-type startedReplayOutput struct{ Body ReplayAnswer }
+type startedReplayOutput struct {
+	Status int
+	Body   ReplayAnswer
+}
 
 // startReplay replays a tenant's own events, or with a token of all tenants, those of all.
 func (s *server) startReplay(ctx context.Context, in *startReplayInput) (*startedReplayOutput, error) {
@@ -104,7 +108,7 @@ func (s *server) startReplay(ctx context.Context, in *startReplayInput) (*starte
 	if err != nil {
 		return nil, err
 	}
-	out := &startedReplayOutput{Body: ReplayAnswer{
+	out := &startedReplayOutput{Status: http.StatusOK, Body: ReplayAnswer{
 		Events: plan.Events, OldestAt: utc(plan.Oldest), NewestAt: utc(plan.Newest), Until: utc(plan.Until),
 		TakesSeconds: plan.Takes.Seconds(),
 		Dropped:      plan.Dropped, RememberSeconds: plan.Remembers.Seconds(),
@@ -122,7 +126,7 @@ func (s *server) startReplay(ctx context.Context, in *startReplayInput) (*starte
 		return nil, err
 	}
 	shown := replayOf(ctx, started)
-	out.Body.Replay = &shown
+	out.Status, out.Body.Replay = http.StatusAccepted, &shown
 	return out, nil
 }
 

@@ -178,7 +178,7 @@ var routes = []route{
 	},
 	{
 		"POST", "/sinks/{sink}/replays", access.AdminMutate, false, "Publish past events to a sink again",
-		accepted((*server).startReplay),
+		okOrAccepted("The replay has started", (*server).startReplay),
 	},
 	{
 		"GET", "/sinks/{sink}/replays", access.AdminRead, false, "List the replays of a sink, newest first",
@@ -262,6 +262,9 @@ func answering[I, O any](status int, handle func(*server, context.Context, *I) (
 				var err error
 				if leave, err = s.statements.take(ctx); err != nil {
 					return nil, s.explain(ctx, err).of(&op)
+				}
+				if op.Method == http.MethodPost {
+					defer s.watch.LetterGroups.Outdate() // an act may have changed them
 				}
 			}
 			defer leave()

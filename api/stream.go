@@ -52,7 +52,11 @@ func streaming[I any](handle func(*server, context.Context, *I) (*source, error)
 					eventStream: {Schema: &huma.Schema{Type: huma.TypeString}},
 				},
 			},
-			"204": {Description: "The job has closed, and the client has its last state: do not reconnect"},
+		}
+		if op.Path == "/jobs/{id}/changes" {
+			op.Responses["204"] = &huma.Response{
+				Description: "The job has closed, and the client has its last state: do not reconnect",
+			}
 		}
 		huma.Register(to, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
 			leave, p := s.streams.take(principal(ctx))

@@ -30,6 +30,7 @@ const (
 	CodeJobStatusConflict    Code = "job_status_conflict"
 	CodeScheduleExists       Code = "schedule_exists"
 	CodeScheduleDeclared     Code = "schedule_declared"
+	CodeTooManyOperations    Code = "too_many_operations"
 	CodeEventNotWaiting      Code = "event_not_waiting"
 	CodeNothingToReplay      Code = "nothing_to_replay"
 	CodeJobNotFinished       Code = "job_not_finished"
