@@ -286,10 +286,10 @@ RETURNING`},
 		Name:      "a wake-up marks nothing",
 		Breaks:    "what was committed late waits for a poll, though it was notified",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Woken", `	s.plain.unsure()
+		Edits: []Edit{{"dispatcher/internal/scheduler.Scheduler.Woken", `	s.plain.unsure()
 	s.keyed.unsure()
 `, ``}},
-		Checks:    []Check{test("dispatcher", "TestLateCommitIsFound", "in vain: 52 jobs succeed")},
+		Checks: []Check{test("dispatcher", "TestLateCommitIsFound", "in vain: 52 jobs succeed")},
 	},
 	{
 		Name:      "a busy queue never polls",

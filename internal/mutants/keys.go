@@ -57,7 +57,7 @@ var keys = []Mutant{
 		Name:      "a promotion that forgets what it has passed by",
 		Breaks:    "a key runs fewer jobs than it may until the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.promoter.looked", `since + max(counts[i]-given[name], 1)`, `max(since, 1)`}},
+		Edits:     []Edit{{"dispatcher.promoter.free", `min(k.slots+slots, engine.MaxKeyActive)`, `min(slots, engine.MaxKeyActive)`}},
 		Checks:    []Check{test("dispatcher", "TestAPromotionOwesWhatItPassedBy", "in vain: B and C run")},
 	},
 	{
