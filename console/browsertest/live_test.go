@@ -23,6 +23,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -302,32 +303,29 @@ func replayed(c *console, r *road) (faults []string) {
 // solved: what is over leaves the page although a person has the focus in it, and the others stay what they are, with
 // the focus if it is in one.
 func solved(c *console, r *road) (faults []string) {
-	for _, queue := range []string{"archive", "mail", "stock"} {
-		c.enqueue(receipt{1, "a@example.com"}, outbox.Options{Queue: queue})
-		c.exec(`INSERT INTO outbox.queues (queue, paused_at) VALUES ($1, now())`, queue)
+	for _, reason := range []string{"first", "second", "third"} {
+		_, err := operator.New(c.db).Because(reason).StartOperation(c.Context(), operator.NewOperation{Act: operator.ReplayLetters})
+		if err != nil {
+			c.Fatal(err)
+		}
 	}
 	t := c.over(r)
-	t.visit(r.base + "queues")
-	row := func(queue string) string {
-		return fmt.Sprintf(`[...document.querySelectorAll("tbody tr")].find((r) => r.querySelector("[data-th=Queue] a").textContent === %q)`, queue)
+	t.visit(r.base + "operations")
+	row := func(reason string) string {
+		return fmt.Sprintf(`[...document.querySelectorAll("tbody tr")].find((r) => r.querySelector("[data-th=Reason]").textContent.trim() === %q)`, reason)
 	}
-	ask[bool](t, row("mail")+`.querySelector("a").focus(), true`)
-	for _, queue := range []string{"archive", "mail"} { // first one before it goes, then it goes itself
-		c.exec(`DELETE FROM outbox.jobs WHERE queue = $1`, queue)
-		c.exec(`DELETE FROM outbox.queues WHERE queue = $1`, queue)
-		c.enqueue(receipt{1, "a@example.com"}, outbox.Options{Queue: "b" + queue}) // the page hears of it
-		if !t.within(20*time.Second, row(queue)+` === undefined`, "true") {
-			return append(faults, "queue "+queue+" is over, and stays")
+	ask[bool](t, row("second")+`.querySelector("a").focus(), true`)
+	for _, reason := range []string{"third", "second"} { // first one before it goes, then it goes itself
+		c.exec(`DELETE FROM outbox.operations WHERE reason = $1`, reason)
+		if !t.within(20*time.Second, row(reason)+` === undefined`, "true") {
+			return append(faults, "operation "+reason+" is over, and stays")
 		}
-		at := ask[string](t, `document.activeElement.textContent`)
-		if queue == "archive" && at != "mail" {
+		at := ask[string](t, `document.activeElement.closest("tr")?.querySelector("[data-th=Reason]").textContent.trim() ?? document.activeElement.localName`)
+		if want := map[string]string{"third": "second", "second": "tbody"}[reason]; at != want {
 			faults = append(faults, "the focus went to "+at)
 		}
 	}
-	if got := ask[string](t, `document.activeElement.localName`); got != "tbody" {
-		faults = append(faults, "the focus went to "+got)
-	}
-	if got := ask[string](t, `[...document.querySelectorAll("tbody tr [data-th=Queue]")].map((r) => r.textContent.trim()).join()`); got != "barchive,bmail,stock" {
+	if got := ask[string](t, `[...document.querySelectorAll("tbody tr [data-th=Reason]")].map((r) => r.textContent.trim()).join()`); got != "first" {
 		faults = append(faults, "the page lists "+got)
 	}
 	return append(faults, t.take()...)
