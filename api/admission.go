@@ -14,8 +14,8 @@ type caller = callers.Caller
 
 const (
 	// queueWait is the longest that a request waits for its turn. Once requests of its caller have been waiting for
-	// queueBusy without a break, the limit is crowdWait: a queue that does not empty is no burst, and waiting in it only
-	// delays every request.
+	// queueBusy without a break, the limit is crowdWait: a queue that does not empty is no burst, and waiting in it
+	// only delays every request.
 	queueWait = 500 * time.Millisecond
 	queueBusy = 200 * time.Millisecond
 	crowdWait = 25 * time.Millisecond

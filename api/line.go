@@ -40,8 +40,8 @@ func (s *slots) give(who caller) {
 	}
 }
 
-// line gives out slots. Those who find none wait in line. The next free slot goes to the caller that has the fewest: one
-// whose requests all take long, or wait for the same lock, leaves slots to the others.
+// line gives out slots. Those who find none wait in line. The next free slot goes to the caller that has the fewest:
+// one whose requests all take long, or wait for the same lock, leaves slots to the others.
 type line struct {
 	mu      sync.Mutex
 	working slots
@@ -115,8 +115,8 @@ func (l *line) withdraw(w *waiter) bool {
 	return true
 }
 
-// leave releases a slot and gives the free ones to those who wait: to callers with fewer slots first, and among these in
-// the order of arrival.
+// leave releases a slot and gives the free ones to those who wait: to callers with fewer slots first, and among these
+// in the order of arrival.
 func (l *line) leave(who caller) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -57,9 +57,9 @@ func New(baseURL string, config Config) (*Client, error) {
 	return c, nil
 }
 
-// sameMethod returns a client like this one, or like the default for nil, that does not follow a 301, 302 or 303 from a
-// POST: the request would become a GET, whose answer does not tell what was done. Nor does it follow https to http, with
-// the token.
+// sameMethod returns a client like this one, or like the default for nil, that does not follow a 301, 302 or 303 from
+// a POST: the request would become a GET, whose answer does not tell what was done. Nor does it follow https to http,
+// with the token.
 func sameMethod(like *http.Client) *http.Client {
 	mine := http.Client{}
 	if like != nil {

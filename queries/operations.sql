@@ -1,7 +1,7 @@
 -- name: StartOperation :one
 -- StartOperation stores an operation, unless there is one with its id, or @most operations of the tenant, or of all
--- tenants, are under way, or ten times as many are unfinished, with those that are stopped. It hides an act on open jobs from builds that do not know such acts
--- (migrations/00010_bulk.sql).
+-- tenants, are under way, or ten times as many are unfinished, with those that are stopped. It hides an act on open
+-- jobs from builds that do not know such acts (migrations/00010_bulk.sql).
 WITH started AS (
     INSERT INTO outbox.operations (id, tenant_id, act, open_act, next_at, open_at, filter, per_second, matched, actor, reason, request_id)
     SELECT @id::uuid, sqlc.narg(tenant_id)::uuid, CASE WHEN of_letters THEN @act::text ELSE 'replay' END, CASE WHEN NOT of_letters THEN @act END,

@@ -13,8 +13,8 @@
 //     (some services set it when the disk is full). Such a server is left like a standby.
 //   - search_path: our statements name their schema, and triggers of users may need theirs.
 //   - statement_timeout, lock_timeout and the timeouts of transactions in sessions that act
-//     for a user ([Pin]): an administrator may bound these. [Open] sets them, and [PinWithin] a lock_timeout where there
-//     is none.
+//     for a user ([Pin]): an administrator may bound these. [Open] sets them, and [PinWithin] a lock_timeout where
+//     there is none.
 //   - session_replication_role, lc_messages and others that need a superuser.
 package pgsession
 
@@ -127,7 +127,8 @@ func Open(ctx context.Context, user *pgxpool.Pool, c Config) (*pgxpool.Pool, err
 // primary.
 func Pin(config *pgxpool.Config) { pin(config, nil, Config{}) }
 
-// PinWithin is Pin for statements that wait no longer than lockWait for a lock, unless the login has a limit of its own.
+// PinWithin does what Pin does, for statements that wait no longer than lockWait for a lock, unless the login has a
+// limit of its own.
 func PinWithin(config *pgxpool.Config, lockWait time.Duration) {
 	pin(config, nil, Config{Defaults: map[string]string{"lock_timeout": strconv.FormatInt(lockWait.Milliseconds(), 10)}})
 }

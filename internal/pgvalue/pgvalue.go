@@ -27,8 +27,8 @@ func IntervalOrNull(d time.Duration) pgtype.Interval {
 	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: d != 0}
 }
 
-// Seconds returns n seconds to the microsecond, as intervals are stored: 8.2 as a float64 is a little less than that. If
-// n is beyond a Duration, it returns the longest or the shortest one.
+// Seconds returns n seconds to the microsecond, as intervals are stored: 8.2 as a float64 is a little less than that.
+// If n is beyond a Duration, it returns the longest or the shortest one.
 func Seconds(n float64) time.Duration {
 	switch most := time.Duration(math.MaxInt64).Seconds(); {
 	case n >= most:

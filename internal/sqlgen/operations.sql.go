@@ -185,8 +185,8 @@ type StartOperationParams struct {
 }
 
 // StartOperation stores an operation, unless there is one with its id, or @most operations of the tenant, or of all
-// tenants, are under way, or ten times as many are unfinished, with those that are stopped. It hides an act on open jobs from builds that do not know such acts
-// (migrations/00010_bulk.sql).
+// tenants, are under way, or ten times as many are unfinished, with those that are stopped. It hides an act on open
+// jobs from builds that do not know such acts (migrations/00010_bulk.sql).
 func (q *Queries) StartOperation(ctx context.Context, arg StartOperationParams) (pgtype.Timestamptz, error) {
 	row := q.db.QueryRow(ctx, StartOperation,
 		arg.ID,
