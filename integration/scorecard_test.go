@@ -138,9 +138,9 @@ func (s *scorecard) run(t *testing.T, row verify.Row) {
 	s.done.Add(1)
 }
 
-// breaksInvariant reports whether the record of a failed run shows more than slowness: something was lost, or done twice,
-// or out of order. What must be equal to a number is an invariant; what has a bound is a time, a rate, or a number of
-// faults that there was too little time for.
+// breaksInvariant reports whether the record of a failed run shows more than slowness: something was lost, or done
+// twice, or out of order. What must be equal to a number is an invariant; what has a bound is a time, a rate, or a
+// number of faults that there was too little time for.
 func breaksInvariant(t *testing.T, dir string) bool {
 	records, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
