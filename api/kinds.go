@@ -72,8 +72,8 @@ func (s *server) checker(ctx context.Context) checkFunc {
 	}
 }
 
-// checkerOfMany is for several payloads of a request: it takes its turn once, for the first one that has a schema, and
-// keeps its place until done is called.
+// checkerOfMany returns a check for several payloads of a request: it takes its turn once, for the first one that has a
+// schema, and keeps its place until done is called.
 func (s *server) checkerOfMany(ctx context.Context) (check checkFunc, done func()) {
 	leave := func() {}
 	begun := false

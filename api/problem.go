@@ -264,6 +264,14 @@ func problemOf(err error) *Problem {
 		return invalidInput.because("They are more than 20 000 jobs or 64 MiB: name a shorter time.")
 	case errors.Is(err, operator.ErrNotWaiting):
 		return eventNotWaiting.because("The sink has published it, or has passed it by, or there is no such event.")
+	}
+	return environmentProblem(err)
+}
+
+// environmentProblem returns the problem for an error that is not about what the client asks for: it is gone, the time
+// is up, or the database or a provider of tokens does not answer as it should.
+func environmentProblem(err error) *Problem {
+	switch {
 	case errors.Is(err, context.Canceled):
 		return clientGone.because("")
 	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), isSQL(err, queryCanceled):

@@ -81,6 +81,13 @@ func refusalOf(err error) refusal {
 		}
 	case errors.Is(err, operator.ErrPastDeadline):
 		return refusal{http.StatusConflict, "Its deadline has passed", "It would only expire. Nothing was changed."}
+	}
+	return signInRefusal(err)
+}
+
+// signInRefusal returns what people read for an error of a sign-in, and for others.
+func signInRefusal(err error) refusal {
+	switch {
 	case errors.Is(err, errTooLarge):
 		return refusal{
 			http.StatusUnprocessableEntity, "The login does not fit into a cookie",
