@@ -40,6 +40,7 @@ func TestALineServesThoseFirstWhoHaveLeast(t *testing.T) {
 		ask("bob", bob)
 		ask("cyd", cyd)
 		time.Sleep(10 * time.Second)
+		synctest.Wait() // for the race detector
 		close(served)
 		var order []string
 		for name := range served {
