@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"testing"
@@ -143,6 +144,42 @@ func TestAKeyThatIsRefusedIsLeftAloneForAWhile(t *testing.T) {
 		promote(1, 0)
 		if first, second := p.refusal(), p.refusal(); first == nil || second != nil {
 			t.Errorf("the refusal is %v, and then %v; want it once", first, second)
+		}
+	})
+}
+
+// away is a database that does not answer. It counts how often it was asked.
+type away struct{ asked int }
+
+func (a *away) FindMovableKeys(context.Context, sqlgen.FindMovableKeysParams) ([]int32, error) {
+	if a.asked++; a.asked > 100 {
+		return nil, nil // so that a promoter that never gives up ends
+	}
+	return nil, errors.New("connection refused")
+}
+
+func (a *away) PromoteKeys(context.Context, sqlgen.PromoteKeysParams) ([]sqlgen.PromoteKeysRow, error) {
+	return nil, errors.New("connection refused")
+}
+
+// A stop during an outage leaves keys to the reaper after one try, instead of waiting for the database.
+func TestAStopDuringAnOutageLeavesKeysToTheReaper(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log, db := slog.New(slog.DiscardHandler), &away{}
+		settling, over := context.WithCancel(t.Context())
+		over()
+		stopped := &process{
+			health: &health{log: log, leave: func(error) {}}, log: log, handlerContext: t.Context(), settling: settling, phase: &phase{},
+		}
+		stopped.phase.Store(cutOff)
+		p := newPromoter(stopped, db, nil, func([]sqlgen.PromoteKeysRow) bool { return false })
+		p.free(keyName{key: "acme"}, 1)
+		p.free(keyName{tenant: outbox.NewID(), key: "acme"}, 1)
+		close(p.stop)
+		p.run()
+		if db.asked != 1 {
+			t.Errorf("the database was asked %d times, want once", db.asked)
 		}
 	})
 }

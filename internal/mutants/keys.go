@@ -72,7 +72,7 @@ var keys = []Mutant{
 		Breaks:    "a stop during an outage tries to promote until it is abandoned",
 		Invariant: "No key is stuck",
 		Edits:     []Edit{{"dispatcher.promoter.run", `if p.phase.isCutOff() {`, `if false {`}},
-		Checks:    []Check{test("dispatcher", "TestAStopDoesNotWaitForALockedKey", "8s after the grace period")},
+		Checks:    []Check{test("dispatcher", "TestAStopDuringAnOutageLeavesKeysToTheReaper", "want once")},
 	},
 	{
 		Name:      "a stop that is told to nobody",
