@@ -218,7 +218,7 @@ func claim(t *testing.T, db *pgxpool.Pool, worker string) (l lease) {
 	if err := db.QueryRow(t.Context(), `
 		UPDATE outbox.jobs SET status = 'running', lease_owner = $1, attempt = attempt + 1, epoch = epoch + 1,
 			started_at = statement_timestamp(), lease_expires_at = statement_timestamp() + interval '1 hour'
-		WHERE status IN ('pending', 'retrying') RETURNING id, epoch`, worker).Scan(&l.id, &l.epoch); err != nil {
+		WHERE status IN ('pending', 'retrying') AND run_at <= statement_timestamp() RETURNING id, epoch`, worker).Scan(&l.id, &l.epoch); err != nil {
 		t.Fatalf("claim a job: %v", err)
 	}
 	return l

@@ -36,6 +36,8 @@ var scans = map[string]string{
 	"MeasureQueue jobs":         "what runs when a limit is set is looked for in the index of leases, once",
 	"ExplainWaits jobs":         "a page: what runs in a queue is read from the index of leases",
 	"SurveyKinds jobs":          "a page: what has been unavailable has no index",
+	"ListBlockingLetters jobs":  "a preview of an act: where there are few jobs it reads the index of dead letters",
+	"ListLongestRunning jobs":   "a page: what runs in a queue is read from the index of leases",
 	"RemoveSink jobs":           "an operator's act, of whose messages some are open jobs: each is looked up by its id",
 	"ReadAuditChain audit":      "the chain is read from its beginning",
 	"ListMarks audit":           "the newest, up to a number",
