@@ -31,7 +31,6 @@ tests    = $(GO) run ./internal/pgtest/withserver -- env CGO_ENABLED=$(1) $(LINT
 SUM      = gotestsum --format pkgname-and-test-fails \
 	$(if $(AGAIN),--rerun-fails=1 --rerun-fails-max-failures=24 --rerun-fails-abort-on-data-race)
 # Tests wait for timers, locks and other processes more than they compute: six at a time in a package.
-# The packages without the race detector wait for brokers and other processes most of all: three of them at a time.
 # make check has looked at what go test would vet, and nobody debugs these binaries: without DWARF each links in two
 # thirds of the time.
 QUICK    = -vet=off -ldflags=-w
@@ -50,7 +49,7 @@ demo: ## the example shop: orders, two workers, a kill -9, and the proof; then i
 .PHONY: test
 test: build ## every test, scorecard and integration stories included, on a real Postgres (PG=15 … PG=18 chooses which)
 	$(call tests,$(CGO)) --packages="$(RACED)" -- $(FLAGS) $(RACE) -skip '$(IN_TURN)'
-	$(call tests,0) --packages="$(OTHERS)" -- $(FLAGS) -p 3 -skip '^TestScorecard$$'
+	$(call tests,0) --packages="$(OTHERS)" -- $(FLAGS) -skip '^TestScorecard$$'
 	$(call tests,0) --packages="./api ./access" -- $(FLAGS) -run '$(IN_TURN)'
 	$(MAKE) --no-print-directory -j 2 $(MODULES)
 	cd console/browsertest && $(GO) tool -modfile=../../tools/lint.mod $(SUM) --packages=./... -- $(QUICK) -parallel 6 -timeout 20m
