@@ -187,7 +187,7 @@ func compare(t *testing.T, page, name, want string) {
 func TestPostgresPageSaysHowMuchDiskAJobTakes(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	const jobs = 2_000
+	const jobs = 10_000 // several sessions extend the tables at once, each by more than it needs
 	const size = `SELECT sum(pg_total_relation_size(relid))::bigint FROM pg_partition_tree('outbox.history') WHERE isleaf`
 	before := query(t, db, size)[0][0].(int64)
 	if _, err := db.Exec(t.Context(), `SELECT outbox.enqueue('disk', jsonb_build_object('text', repeat('x', 88))) FROM generate_series(1, $1)`, jobs); err != nil {
