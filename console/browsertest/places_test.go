@@ -37,7 +37,7 @@ func TestTheConsoleIsCompleteUnderAnyPath(t *testing.T) {
 		c.root, "http://" + c.serve("--api-addr", "127.0.0.1:0") + "/console/", stripped.URL + "/a/b/", unstripped.URL + "/a/b/",
 	} {
 		client := c.signIn(base)
-		c.awaitLink(client, base+"queues", "status=dead") // a count may have seen the job while it was made, as a running one
+		c.awaitLink(client, base+"queues", "status=dead") // a count may have seen the job before it was dead
 		c.awaitLink(client, base+"jobs", "jobs-export") // a search that takes long shows what it has, and that is less
 		f := c.crawl(client, base)
 		for _, fault := range f.faults {
