@@ -83,10 +83,10 @@ func (a *admission) acquire(ctx context.Context, of access.Principal, giveUp fun
 func (a *admission) arrive(who caller) (w *waiter, refused bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	w, refused = a.wait(who)
-	if _, here := a.free[who]; !here || w == nil && !refused && a.waiting.of[who] == 0 {
+	if a.waiting.of[who] == 0 {
 		a.free[who] = time.Now()
 	}
+	w, refused = a.wait(who)
 	for other := range a.free {
 		if other != who && a.working.of[other]+a.waiting.of[other] == 0 {
 			delete(a.free, other)

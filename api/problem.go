@@ -130,8 +130,9 @@ var (
 var problemCodes = []code{
 	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, keyNotFound, scheduleNotFound, sinkNotFound,
 	replayNotFound, operationNotFound, routeNotFound, methodNotAllowed, requestTimeout,
-	jobStatusConflict, scheduleExists, scheduleDeclared, tooManyOperations, eventNotWaiting, nothingToReplay, jobNotFinished, keyBusy,
-	rowLocked, keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone, internalError, unavailable, timedOut,
+	jobStatusConflict, scheduleExists, scheduleDeclared, tooManyOperations, eventNotWaiting, nothingToReplay,
+	jobNotFinished, keyBusy, rowLocked, keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone,
+	internalError, unavailable, timedOut,
 }
 
 // because returns a problem of this kind.
@@ -255,7 +256,7 @@ func problemOf(err error) *Problem {
 	case errors.Is(err, operator.ErrOperationNotFound):
 		return operationNotFound.because("There is none of the id, or it is not visible to this tenant.")
 	case errors.Is(err, operator.ErrTooManyOperations):
-		return tooManyOperations.because("100 are under way, or 1 000 are stopped: wait for one to end, or stop one.").after(10)
+		return tooManyOperations.because("At most 100 may be under way, and 1 000 unfinished: wait for one to end.").after(10)
 	case errors.Is(err, operator.ErrNothingToReplay):
 		return nothingToReplay.because("The log has no such event.")
 	case errors.Is(err, operator.ErrNoJobsToReplay):

@@ -72,7 +72,7 @@ func refusalOf(err error) refusal {
 	case errors.Is(err, operator.ErrTooManyOperations):
 		return refusal{
 			http.StatusConflict, "Too many operations are not finished",
-			"100 are under way, or 1 000 are stopped. Wait for one to end, or stop one. Nothing was done.",
+			"At most 100 may be under way, and 1 000 unfinished. Wait for one to end, or stop or resume one. Nothing was done.",
 		}
 	case errors.Is(err, operator.ErrSinkNotFound):
 		return refusal{

@@ -124,7 +124,7 @@ type NewSchedule interface {
 
 // ScheduleEdit is implemented by [schedule.Edit].
 type ScheduleEdit interface {
-	Precheck(ctx context.Context, q *sqlgen.Queries, tenant outbox.ID, name string) error
+	Precheck(ctx context.Context, db outbox.DB, tenant outbox.ID, name string) error
 	ChangeIn(ctx context.Context, tx pgx.Tx, tenant outbox.ID, name, by string) (next time.Time, found bool, err error)
 }
 
@@ -151,7 +151,11 @@ func (o *Operator) CreateSchedule(ctx context.Context, s NewSchedule) (next time
 func (o *Operator) ChangeSchedule(ctx context.Context, tenant outbox.ID, name string,
 	e ScheduleEdit,
 ) (next time.Time, err error) {
-	if err := e.Precheck(ctx, o.db, orRoot(tenant), name); err != nil {
+	db := outbox.DB(o.pool)
+	if o.in != nil {
+		db = o.in
+	}
+	if err := e.Precheck(ctx, db, orRoot(tenant), name); err != nil {
 		return next, fmt.Errorf("change schedule %q: %w", name, err)
 	}
 	err = o.onSchedule(ctx, "change", tenant, name, func(ctx context.Context, tx pgx.Tx) (c change, err error) {

@@ -88,11 +88,11 @@ func (s Schedule) CreateIn(ctx context.Context, tx pgx.Tx, by string) (next time
 // Precheck validates the payload that a schedule would have after the edit. ChangeIn does so as well, while it holds
 // the schedule's row, which a validation must not hold up that waits for others: let Check remember what it has
 // accepted. Without a Check, Precheck does nothing. It exists for package operator.
-func (e Edit) Precheck(ctx context.Context, q *sqlgen.Queries, tenant outbox.ID, name string) error {
+func (e Edit) Precheck(ctx context.Context, db outbox.DB, tenant outbox.ID, name string) error {
 	if e.Check == nil {
 		return nil
 	}
-	found, err := q.LockSchedules(ctx, []pgtype.UUID{pgvalue.UUID(tenant)}, []string{name})
+	found, err := sqlgen.New(db).LockSchedules(ctx, []pgtype.UUID{pgvalue.UUID(tenant)}, []string{name})
 	if err != nil {
 		return fmt.Errorf("look at it: %w", err)
 	}

@@ -271,10 +271,10 @@ func TestAnEditIsCheckedBeforeItLocksTheSchedule(t *testing.T) {
 			_, err := db.Exec(t.Context(), `SELECT FROM outbox.schedules WHERE tenant_id = $1 FOR UPDATE NOWAIT`, tenant)
 			return err
 		})}
-		if err := e.Precheck(t.Context(), sqlgen.New(db), tenant, "s"); err != nil || checks != 1 {
+		if err := e.Precheck(t.Context(), db, tenant, "s"); err != nil || checks != 1 {
 			t.Errorf("%d checks, %v", checks, err)
 		}
-		if err := e.Precheck(t.Context(), sqlgen.New(db), tenant, "none"); err != nil || checks != 1 {
+		if err := e.Precheck(t.Context(), db, tenant, "none"); err != nil || checks != 1 {
 			t.Errorf("of no schedule: %d checks, %v", checks, err)
 		}
 	}

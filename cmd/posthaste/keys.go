@@ -156,7 +156,7 @@ func (p *program) unblockKey(ctx context.Context, c *cli.Command) error {
 			_, err = fmt.Fprintf(p.stdout, "would unblock: %s (%s)\n", name, toUnblock(key))
 			return err
 		}
-		verb := fmt.Sprintf("unblock %s (%s): retry, or let run,", name, toUnblock(key))
+		verb := fmt.Sprintf("unblock %s (%s): retry, or let run, up to", name, toUnblock(key))
 		if err := p.sure(ctx, c, verb, int(key.Blocked+key.DeadLetters), "jobs"); err != nil {
 			return err
 		}

@@ -85,7 +85,7 @@ func TestUnblockingManyJobsIsConfirmed(t *testing.T) {
 			sqlExec(t, db, `UPDATE outbox.jobs SET status = 'blocked'`)
 			sqlExec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key, parked_at) SELECT DISTINCT tenant_id, queue, key, now() FROM outbox.jobs`)
 			r := posthaste(t, way, "", "keys", "unblock", "k", "--tenant", tenant)
-			if want := "(parked; blocked: 3; dead letters: 0): retry, or let run, 3 jobs? Not a terminal"; r.code != exitUsage || !strings.Contains(r.errOut, want) {
+			if want := "(parked; blocked: 3; dead letters: 0): retry, or let run, up to 3 jobs? Not a terminal"; r.code != exitUsage || !strings.Contains(r.errOut, want) {
 				t.Errorf("without --yes: %+v, want %q", r, want)
 			}
 			if got := rows(t, direct, "keys", "list", "--parked"); len(got) != 1 {
