@@ -38,7 +38,7 @@ func TestTheConsoleIsCompleteUnderAnyPath(t *testing.T) {
 	} {
 		client := c.signIn(base)
 		c.awaitLink(client, base+"queues", "status=dead") // a count may have seen the job before it was dead
-		c.awaitLink(client, base+"jobs", "jobs-export")   // a search that takes long shows what it has, and that is less
+		c.awaitLink(client, base+"jobs", "jobs-export")   // a search that takes long shows less
 		f := c.crawl(client, base)
 		for _, fault := range f.faults {
 			t.Errorf("%s: %s", base, fault)
