@@ -170,6 +170,9 @@ soak: build ## the same with the scorecard's own figures (hours); the records go
 # What is released is built by the toolchain that has the fixes of the standard library: go fetches it if need be.
 # PLATFORMS="linux/amd64 linux/arm64" makes binaries, and an image, of both.
 RELEASE   = GOTOOLCHAIN=go1.26.10 $(GO)
+# Where text/template is linked, the linker keeps every exported method, a quarter of the program: without it the help
+# of urfave/cli is the same text, and the traces that gRPC would keep for a page of its own are shown by nothing here.
+TAGS      = urfave_cli_no_template,grpcnotrace
 PLATFORMS ?= linux/$(shell $(GO) env GOARCH)
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 REVISION  ?= $(shell git rev-parse HEAD 2>/dev/null)
@@ -185,11 +188,12 @@ deploy-check: ## what is shipped beside the program: what packs it, the chart, r
 .PHONY: release
 release: ## bin/release/OS_ARCH/posthaste as it is released: stripped, without paths of this machine, by the toolchain of releases
 	@set -e; for p in $(PLATFORMS); do \
-		GOOS=$${p%/*} GOARCH=$${p#*/} $(RELEASE) build -trimpath -buildvcs=auto -ldflags '-s -w -X main.version=$(VERSION)' \
+		GOOS=$${p%/*} GOARCH=$${p#*/} $(RELEASE) build -trimpath -buildvcs=auto -tags $(TAGS) -ldflags '-s -w -X main.version=$(VERSION)' \
 			-o bin/release/$${p%/*}_$${p#*/}/posthaste ./cmd/posthaste; done
 
 .PHONY: sbom
 sbom: release ## beside each released binary what it is made of: posthaste.cdx.json (CycloneDX), and THIRD_PARTY.txt with all licences
+	@$(GO) -C deploy/release mod download golang.org/x/crypto/x509roots/fallback # the image's certificates are a part, too
 	@set -e; for p in $(PLATFORMS); do d=bin/release/$${p%/*}_$${p#*/}; \
 		$(GO) run -C deploy/release ./parts -source $(CURDIR) -out $(CURDIR)/$$d -version $(VERSION) $(CURDIR)/$$d/posthaste; done
 
@@ -211,7 +215,7 @@ VULNDB    = golang.org/x/vulndb@v0.0.0-20261105234957-e22db6528018
 
 .PHONY: vuln
 vuln: ## no known vulnerability is in what the released program calls, by the database of a pinned day, offline once that is fetched
-	@$(RELEASE) build -trimpath -o bin/release/unstripped/posthaste ./cmd/posthaste # the symbols say what is linked
+	@$(RELEASE) build -trimpath -tags $(TAGS) -o bin/release/unstripped/posthaste ./cmd/posthaste # the symbols say what is linked
 	@db=$$($(GO) mod download -json $(VULNDB) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p') && test -n "$$db" && \
 		$(GO) tool -C deploy/release govulncheck -db "file://$$db/data/osv" -mode binary $(CURDIR)/bin/release/unstripped/posthaste
 

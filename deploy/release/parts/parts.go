@@ -104,13 +104,16 @@ func roots(source string, info *debug.BuildInfo) (part, error) {
 	return part{name: certificates, version: version, purl: "pkg:golang/" + certificates + "@" + version, files: files}, err
 }
 
-// command runs go in the source's folder, for the platform and with the toolchain of the binary.
+// command runs go in the source's folder, for the platform and with the tags and the toolchain of the binary.
 func command(source string, info *debug.BuildInfo, args ...string) ([]byte, error) {
 	cmd := exec.Command("go", args...)
 	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0", "GOTOOLCHAIN="+toolchain(info))
 	for _, s := range info.Settings {
-		if s.Key == "GOOS" || s.Key == "GOARCH" {
+		switch s.Key {
+		case "GOOS", "GOARCH":
 			cmd.Env = append(cmd.Env, s.Key+"="+s.Value)
+		case "-tags":
+			cmd.Env = append(cmd.Env, "GOFLAGS=-tags="+s.Value)
 		}
 	}
 	out, err := cmd.Output()

@@ -13,12 +13,15 @@ import (
 
 const source = "../../.."
 
+// tags are those of releases.
+const tags = "urfave_cli_no_template,grpcnotrace"
+
 // Every module that the program lists, and every script that is copied into it, has its licence in the one file and is
 // listed in the other.
 func TestEveryPartIsListed(t *testing.T) {
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "posthaste")
-	build := exec.Command("go", "build", "-o", binary, "./cmd/posthaste")
+	build := exec.Command("go", "build", "-tags", tags, "-o", binary, "./cmd/posthaste")
 	build.Dir = source
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is released
 	if out, err := build.CombinedOutput(); err != nil {
@@ -27,6 +30,7 @@ func TestEveryPartIsListed(t *testing.T) {
 	if err := run(source, dir, "v1", binary); err != nil {
 		t.Fatal(err)
 	}
+	helpIsWhole(t, binary)
 	texts, listed := lists(t, dir)
 	inImage, listedInImage := lists(t, filepath.Join(dir, "image"))
 	only := slices.DeleteFunc(slices.Clone(listedInImage), func(name string) bool { return slices.Contains(listed, name) })
@@ -53,6 +57,23 @@ func TestEveryPartIsListed(t *testing.T) {
 		}
 		if _, text, ok := strings.Cut(texts, "\n"+w+"\n\n"); !ok || !strings.Contains(strings.ToLower(text[:min(len(text), 3000)]), "licen") && !strings.Contains(text[:min(len(text), 500)], "Copyright") {
 			t.Errorf("%s has no licence in THIRD_PARTY.txt", w)
+		}
+	}
+}
+
+// helpIsWhole fails if the released program cannot print the help of a command, which it does without text/template, or
+// if what is released is built with other tags.
+func helpIsWhole(t *testing.T, binary string) {
+	t.Helper()
+	out, err := exec.Command(binary, "jobs", "retry", "--help").Output()
+	if err != nil || !strings.Contains(string(out), "posthaste jobs retry") || !strings.Contains(string(out), "OPTIONS:") {
+		t.Errorf("the help of a command is %q: %v", out, err)
+	}
+	for file, want := range map[string]string{
+		"Makefile": "TAGS      = " + tags + "\n", ".goreleaser.yaml": "tags: [" + strings.ReplaceAll(tags, ",", ", ") + "]",
+	} {
+		if text, err := os.ReadFile(filepath.Join(source, file)); err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s has other tags than %s: %v", file, tags, err)
 		}
 	}
 }
