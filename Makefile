@@ -188,7 +188,7 @@ deploy-check: ## what is shipped beside the program: what packs it, the chart, r
 .PHONY: release
 release: ## bin/release/OS_ARCH/posthaste as it is released: stripped, without paths of this machine, by the toolchain of releases
 	@set -e; for p in $(PLATFORMS); do \
-		GOOS=$${p%/*} GOARCH=$${p#*/} $(RELEASE) build -trimpath -buildvcs=auto -tags $(TAGS) -ldflags '-s -w -X main.version=$(VERSION)' \
+		GOOS=$${p%/*} GOARCH=$${p#*/} $(RELEASE) build -trimpath -buildvcs=auto -tags=$(TAGS) -ldflags '-s -w -X main.version=$(VERSION)' \
 			-o bin/release/$${p%/*}_$${p#*/}/posthaste ./cmd/posthaste; done
 
 .PHONY: sbom
@@ -215,7 +215,7 @@ VULNDB    = golang.org/x/vulndb@v0.0.0-20261105234957-e22db6528018
 
 .PHONY: vuln
 vuln: ## no known vulnerability is in what the released program calls, by the database of a pinned day, offline once that is fetched
-	@$(RELEASE) build -trimpath -tags $(TAGS) -o bin/release/unstripped/posthaste ./cmd/posthaste # the symbols say what is linked
+	@$(RELEASE) build -trimpath -tags=$(TAGS) -o bin/release/unstripped/posthaste ./cmd/posthaste # the symbols say what is linked
 	@db=$$($(GO) mod download -json $(VULNDB) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p') && test -n "$$db" && \
 		$(GO) tool -C deploy/release govulncheck -db "file://$$db/data/osv" -mode binary $(CURDIR)/bin/release/unstripped/posthaste
 

@@ -139,6 +139,7 @@ func TestItMakesWhatTheMakefileMakes(t *testing.T) {
 		return found[1:]
 	}
 	released := find(`\$\(RELEASE\) build (.*) -ldflags '(.*)' +\s*-o bin/release/\S+ (\S+);`)
+	released[0] = strings.ReplaceAll(released[0], "$(TAGS)", find(`(?m)^TAGS += (\S+)$`)[0])
 	toolchain := find(`(?m)^RELEASE += (\S+) `)
 	cgo := find(`(?m)^export (CGO_ENABLED) = (0)$`)
 	for what, is := range map[string][2]string{
