@@ -10,6 +10,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/app"
 	"github.com/posthaste-dev/posthaste/bridge"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/relay"
 	"github.com/posthaste-dev/posthaste/relay/kafka"
@@ -69,7 +70,7 @@ func (b bridgeSpec) config(name string) (bridge.BridgeConfig, error) {
 	if b.Tenant != "" {
 		tenant, err := outbox.ParseID(b.Tenant)
 		if err != nil {
-			return c, fmt.Errorf("tenant: %w", err)
+			return c, invalid.Field("Tenant", "is %q, want 36 characters like 01976f0e-7a5c-7d3e-8f4b-0123456789ab", b.Tenant)
 		}
 		c.Options.Tenant = tenant
 	}

@@ -120,109 +120,66 @@ func inPlainWords(err error) string {
 
 // validate returns every mistake with its place.
 func (c *relayConfig) validate(root *yaml.Node) error {
-	var errs []error
-	fault := func(path []any, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%s: line %d: %s", c.file, lineOf(root, path), fmt.Sprintf(format, args...)))
-	}
+	p := &places{file: c.file, root: root}
 	if len(c.Sinks) == 0 && len(c.Bridges) == 0 && c.RPC == nil && c.Presence == nil {
-		fault([]any{"sinks"}, "sinks: there is none, and no bridges either")
+		p.add([]any{"sinks"}, ": there is none, and no bridges either")
 	}
-	for _, s := range []struct {
-		name    string
-		service *natsService
-	}{{"rpc", c.RPC}, {"presence", c.Presence}} {
-		if err := s.service.validate(); err != nil {
-			fault([]any{s.name}, "%s: %s", s.name, strings.ReplaceAll(err.Error(), "\n", "; "))
-		}
-	}
+	p.addAll(p.below([]any{"rpc"}, "nats"), c.RPC.validate())
+	p.addAll(p.below([]any{"presence"}, "nats"), c.Presence.validate())
 	led := map[string]bool{}
 	routes := map[string][]relay.Route{}
 	for i, r := range c.Routes {
 		path := []any{"routes", i}
 		if _, ok := c.Sinks[r.To]; !ok {
-			fault(append(path, "to"), "routes[%d].to: no sink is called %q; there is %s", i, r.To,
+			p.add(append(path, "to"), ": no sink is called %q; there is %s", r.To,
 				strings.Join(slices.Sorted(maps.Keys(c.Sinks)), ", "))
 		}
 		led[r.To] = true
 		routes[r.To] = append(routes[r.To], r.route())
-		if err := r.route().Validate(); err != nil {
-			fault(path, "routes[%d]: %s", i, strings.ReplaceAll(err.Error(), "\n", "; "))
-		}
+		p.addAll(path, r.route().Validate())
 	}
 	for _, mistake := range relay.CheckTopics(c.Topics, routes) {
-		fault([]any{"topics", mistake.Index}, "topics[%d]: %s", mistake.Index, mistake.Reason)
+		p.add([]any{"topics", mistake.Index}, ": %s", mistake.Reason)
 	}
-	c.validateSinks(led, fault)
+	c.validateSinks(led, p)
 	for _, name := range slices.Sorted(maps.Keys(c.Bridges)) {
-		b := c.Bridges[name]
+		b, path := c.Bridges[name], []any{"bridges", name}
 		_, err := b.config(name)
-		source, openErr := b.open(name)
-		if err := errors.Join(err, openErr); err != nil {
-			fault([]any{"bridges", name}, "bridges.%s: %s", name, strings.ReplaceAll(err.Error(), "\n", "; "))
+		p.addAll(path, err)
+		source, err := b.open(name)
+		if err != nil {
+			p.addAll(p.below(path, "nats", "kafka"), err)
+			continue
 		}
-		if openErr == nil {
-			_ = source.Close()
-		}
+		_ = source.Close()
 	}
-	return errors.Join(errs...)
+	return errors.Join(p.errs...)
 }
 
 // validateSinks opens each sink, without connecting, and checks the routes that lead to it.
-func (c *relayConfig) validateSinks(led map[string]bool, fault func(path []any, format string, args ...any)) {
+func (c *relayConfig) validateSinks(led map[string]bool, p *places) {
 	for _, name := range slices.Sorted(maps.Keys(c.Sinks)) {
 		path := []any{"sinks", name}
 		if err := relay.CheckName(name); err != nil {
-			fault(path, "sinks.%s: %s", name, err)
+			p.add(path, ": %s", err)
 		}
 		if !led[name] {
-			fault(path, "sinks.%s: no route leads to it", name)
+			p.add(path, ": no route leads to it")
 		}
 		sink, err := c.Sinks[name].open()
 		if err != nil {
-			fault(path, "sinks.%s: %s", name, strings.ReplaceAll(err.Error(), "\n", "; "))
+			p.addAll(p.below(path, "nats", "kafka", "amqp", "redis", "webhook"), err)
 			continue
 		}
 		if checker, ok := sink.(relay.RouteChecker); ok {
 			for i, r := range c.Routes {
-				if err := checker.CheckRoute(r.route()); r.To == name && err != nil {
-					fault([]any{"routes", i}, "routes[%d]: %s", i, err)
+				if r.To == name {
+					p.addAll([]any{"routes", i}, checker.CheckRoute(r.route()))
 				}
 			}
 		}
 		_ = sink.Close() // it has not connected
 	}
-}
-
-// lineOf returns the line of a field, or of the last existing field on the path to it.
-func lineOf(node *yaml.Node, path []any) int {
-	if node.Kind == yaml.DocumentNode && len(node.Content) > 0 {
-		node = node.Content[0]
-	}
-	line := max(1, node.Line)
-	for _, step := range path {
-		next := child(node, step)
-		if next == nil {
-			return line
-		}
-		node, line = next, next.Line
-	}
-	return line
-}
-
-func child(node *yaml.Node, step any) *yaml.Node {
-	switch step := step.(type) {
-	case int:
-		if node.Kind == yaml.SequenceNode && step < len(node.Content) {
-			return node.Content[step]
-		}
-	case string:
-		for i := 0; node.Kind == yaml.MappingNode && i+1 < len(node.Content); i += 2 {
-			if node.Content[i].Value == step {
-				return node.Content[i+1]
-			}
-		}
-	}
-	return nil
 }
 
 func (r routeSpec) route() relay.Route {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/relay"
 	"github.com/posthaste-dev/posthaste/relay/amqp"
 	"github.com/posthaste-dev/posthaste/relay/kafka"
@@ -110,7 +111,7 @@ func (s sinkSpec) open() (relay.Sink, error) {
 		sinks = append(sinks, w.open)
 	}
 	if m := s.MaxHeld; m != nil && *m < 1 {
-		return nil, fmt.Errorf("maxHeld is %d: want at least 1", *m)
+		return nil, invalid.Field("MaxHeld", "is %d: want at least 1", *m)
 	}
 	if len(sinks) != 1 {
 		return nil, errors.New("want exactly one of nats, kafka, amqp, redis and webhook")
@@ -162,7 +163,7 @@ func (w *webhookSpec) open() (relay.Sink, error) {
 	for i, network := range w.Allow {
 		p, err := netip.ParsePrefix(string(network))
 		if err != nil {
-			return nil, fmt.Errorf("allow[%d] is %q, want a network such as 10.0.0.0/8", i, network)
+			return nil, invalid.Field(fmt.Sprintf("Allow[%d]", i), "is %q, want a network such as 10.0.0.0/8", network)
 		}
 		allow = append(allow, p)
 	}

@@ -8,6 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
@@ -37,17 +38,18 @@ type Config struct {
 func (c Config) validate() error {
 	var errs []error
 	if len(c.URLs) == 0 {
-		errs = append(errs, errors.New("URLs is empty"))
+		errs = append(errs, invalid.Field("URLs", "is empty"))
 	}
 	for i, text := range c.URLs {
+		at := fmt.Sprintf("URLs[%d]", i)
 		u, err := url.Parse(text)
 		switch {
 		case err != nil || u.Host == "" || u.Scheme != "amqp" && u.Scheme != "amqps":
-			errs = append(errs, fmt.Errorf("URLs[%d] is not a URL such as amqp://host:5672/vhost", i))
+			errs = append(errs, invalid.Field(at, "is not a URL such as amqp://host:5672/vhost"))
 		case u.User != nil:
-			errs = append(errs, fmt.Errorf("URLs[%d] has credentials in it: put them into User and PasswordFile", i))
+			errs = append(errs, invalid.Field(at, "has credentials in it: put them into User and PasswordFile"))
 		case u.RawQuery != "":
-			errs = append(errs, fmt.Errorf("URLs[%d] has parameters in it, of which there are none", i))
+			errs = append(errs, invalid.Field(at, "has parameters in it, of which there are none"))
 		case u.Scheme == "amqp" && c.certificates().Any():
 			errs = append(errs, fmt.Errorf("certificates are given, and URLs[%d] is not amqps://", i))
 		default:

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
@@ -63,16 +64,16 @@ func (c Config) withDefaults() Config {
 func (c Config) validate() error {
 	var errs []error
 	if len(c.Brokers) == 0 {
-		errs = append(errs, errors.New("there are no Brokers"))
+		errs = append(errs, invalid.Field("Brokers", "is empty"))
 	}
 	for i, broker := range c.Brokers {
 		if host, port, err := net.SplitHostPort(broker); err != nil || host == "" || port == "" ||
 			strings.ContainsAny(broker, "/@") {
-			errs = append(errs, fmt.Errorf("number %d of the Brokers is not host:port", i+1))
+			errs = append(errs, invalid.Field(fmt.Sprintf("Brokers[%d]", i), "is not host:port"))
 		}
 	}
 	if !slices.Contains(mechanisms, c.Mechanism) {
-		errs = append(errs, fmt.Errorf("the Mechanism is %q, want PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", c.Mechanism))
+		errs = append(errs, invalid.Field("Mechanism", "is %q, want PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", c.Mechanism))
 	}
 	if (c.Mechanism == "") != (c.User == "") {
 		errs = append(errs, errors.New("a Mechanism and a User go together"))
@@ -85,7 +86,7 @@ func (c Config) validate() error {
 	}
 	errs = append(errs, c.certificates().Validate())
 	if c.MaxBytes < leastMaxBytes || c.MaxBytes > mostMaxBytes {
-		errs = append(errs, fmt.Errorf("MaxBytes is %d, want %d to %d", c.MaxBytes, leastMaxBytes, mostMaxBytes))
+		errs = append(errs, invalid.Field("MaxBytes", "is %d, want %d to %d", c.MaxBytes, leastMaxBytes, mostMaxBytes))
 	}
 	return errors.Join(errs...)
 }

@@ -216,7 +216,7 @@ func TestConfigReportsEveryMistakeAndNoSecret(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	for _, want := range []string{
-		"number 1 of the Brokers", "number 2 of the Brokers", `Mechanism is "GSSAPI"`, "a Mechanism and a User go together", "without User", "both Password and PasswordFile",
+		"Brokers[0] is not", "Brokers[1] is not", `Mechanism is "GSSAPI"`, "a Mechanism and a User go together", "without User", "both Password and PasswordFile",
 		"CertificateFile and KeyFile go together", "MaxBytes is 5",
 	} {
 		if !strings.Contains(fmt.Sprint(err), want) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
@@ -36,15 +37,16 @@ type Config struct {
 func (c Config) Validate() error {
 	var errs []error
 	if len(c.URLs) == 0 {
-		errs = append(errs, errors.New("URLs is empty"))
+		errs = append(errs, invalid.Field("URLs", "is empty"))
 	}
 	for i, text := range c.URLs {
+		at := fmt.Sprintf("URLs[%d]", i)
 		u, err := url.Parse(text)
 		switch {
 		case err != nil || u.Host == "":
-			errs = append(errs, fmt.Errorf("URLs[%d] is not a URL such as nats://host:4222", i))
+			errs = append(errs, invalid.Field(at, "is not a URL such as nats://host:4222"))
 		case u.User != nil:
-			errs = append(errs, fmt.Errorf("URLs[%d] has credentials in it: put them into fields of their own", i))
+			errs = append(errs, invalid.Field(at, "has credentials in it: put them into fields of their own"))
 		}
 	}
 	kinds := 0
@@ -73,7 +75,7 @@ var prefixes = regexp.MustCompile(`^[^\s.*>\x00-\x1f$][^\s.*>\x00-\x1f]*(\.[^\s.
 // CheckPrefix returns why subjects cannot begin with text.
 func CheckPrefix(text string) error {
 	if !prefixes.MatchString(text) {
-		return fmt.Errorf("SubjectPrefix is %q, want tokens with dots between them, such as a.b", text)
+		return invalid.Field("SubjectPrefix", "is %q, want tokens with dots between them, such as a.b", text)
 	}
 	return nil
 }

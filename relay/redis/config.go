@@ -3,11 +3,11 @@ package redis
 import (
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
@@ -36,11 +36,11 @@ func (c Config) validate() error {
 	u, err := url.Parse(c.URL)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "redis" && u.Scheme != "rediss":
-		errs = append(errs, errors.New("URL is not one such as redis://host:6379/0"))
+		errs = append(errs, invalid.Field("URL", "is not one such as redis://host:6379/0"))
 	case u.User != nil:
-		errs = append(errs, errors.New("URL has credentials in it: put them into User and PasswordFile"))
+		errs = append(errs, invalid.Field("URL", "has credentials in it: put them into User and PasswordFile"))
 	case u.RawQuery != "":
-		errs = append(errs, errors.New("URL has parameters in it, of which there are none"))
+		errs = append(errs, invalid.Field("URL", "has parameters in it, of which there are none"))
 	default:
 		if _, err := database(u); err != nil {
 			errs = append(errs, err)
@@ -53,7 +53,7 @@ func (c Config) validate() error {
 		errs = append(errs, errors.New("both Password and PasswordFile are set"))
 	}
 	if strings.ContainsFunc(c.Name, func(r rune) bool { return r <= ' ' || r > '~' }) { // CLIENT SETNAME requires it
-		errs = append(errs, fmt.Errorf("the Name is %q: want no spaces, and no characters that are not ASCII", c.Name))
+		errs = append(errs, invalid.Field("Name", "is %q: want no spaces, and no characters that are not ASCII", c.Name))
 	}
 	errs = append(errs, c.certificates().Validate())
 	if c.certificates().Any() && u != nil && u.Scheme == "redis" {
@@ -70,7 +70,7 @@ func database(u *url.URL) (int, error) {
 	}
 	n, err := strconv.ParseUint(path, 10, 16)
 	if err != nil {
-		return 0, errors.New("URL: the path is not the number of a database")
+		return 0, invalid.Field("URL", "has a path that is not the number of a database")
 	}
 	return int(n), nil
 }

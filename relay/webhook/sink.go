@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/relay"
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
@@ -67,23 +68,23 @@ func (c SinkConfig) validate() error {
 	case err != nil:
 		errs = append(errs, err)
 	case u.User != nil:
-		errs = append(errs, errors.New("the URL has credentials in it: sign requests instead"))
+		errs = append(errs, invalid.Field("URL", "has credentials in it: sign requests instead"))
 	case u.Scheme == "http" && c.certificates().Any():
 		errs = append(errs, errors.New("certificates are given, and the URL is not https://"))
 	}
-	for _, host := range c.Hosts {
+	for i, host := range c.Hosts {
 		if u, err := url.Parse("https://" + host); err != nil || u.Host != host || u.Hostname() == "" {
-			errs = append(errs, errors.New("one of the Hosts is not host or host:port"))
+			errs = append(errs, invalid.Field(fmt.Sprintf("Hosts[%d]", i), "is not host or host:port"))
 		}
 	}
 	if err := c.Signing.validate(); err != nil {
 		errs = append(errs, err)
 	}
 	if c.Concurrency < 1 || c.Concurrency > maxConcurrency {
-		errs = append(errs, fmt.Errorf("the Concurrency is %d, want 1 to %d", c.Concurrency, maxConcurrency))
+		errs = append(errs, invalid.Field("Concurrency", "is %d, want 1 to %d", c.Concurrency, maxConcurrency))
 	}
 	if c.Timeout < time.Millisecond || c.Timeout > maxTimeout {
-		errs = append(errs, fmt.Errorf("the Timeout is %s, want up to %s", c.Timeout, maxTimeout))
+		errs = append(errs, invalid.Field("Timeout", "is %s, want up to %s", c.Timeout, maxTimeout))
 	}
 	return errors.Join(append(errs, c.certificates().Validate())...)
 }

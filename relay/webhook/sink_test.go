@@ -569,7 +569,7 @@ func TestTheSinksConfigReportsEveryMistakeAndNoSecret(t *testing.T) {
 		URL: "https://joe:s3cret@host/", Hosts: []string{"a/b"}, Signing: Signing{Secrets: []string{"s3cret"}},
 		Concurrency: -1, Timeout: time.Minute, KeyFile: "k",
 	})
-	for _, want := range []string{"credentials in it", "one of the Hosts", "secret 1 is not whsec_", "Concurrency is -1", "Timeout is 1m0s", "CertificateFile and KeyFile"} {
+	for _, want := range []string{"credentials in it", "Hosts[0] is not", "secret 1 is not whsec_", "Concurrency is -1", "Timeout is 1m0s", "CertificateFile and KeyFile"} {
 		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("the error does not say %q: %v", want, err)
 		}
