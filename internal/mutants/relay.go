@@ -423,4 +423,24 @@ var relayed = []Mutant{
 		Edits:     []Edit{{"relay.publisher.work", `most = max(1, failure.messages/2)`, `most = maxBatch`}},
 		Checks:    []Check{test("relay", "TestABatchThatIsTooMuchIsDivided", "of 3000 came")},
 	},
+	{
+		Name:      "a destination without its tenant",
+		Breaks:    "a consumer of one tenant's subject gets the events of all",
+		Invariant: "Tenants see their own",
+		Edits:     []Edit{{"relay.parsePlaceholder", `return e.Tenant.String(), nil }`, `return "", nil }`}},
+		Checks:    []Check{test("relay", "TestTemplatesAreFilled", "shop.{tenant}")},
+	},
+	{
+		Name:      "an outage does not end",
+		Breaks:    "a sink stays stopped although its broker is back",
+		Invariant: "No event is lost",
+		Edits: []Edit{{"relay.publisher.probeWithMessages", `	if err := p.probe(ctx); err != nil {
+		return failureOf(err)
+	}
+`, `	if why := o.outage(); why != nil {
+		return failureOf(errors.New(why.message))
+	}
+`}},
+		Checks: []Check{test("relay", "TestAnOutageLosesNothingAndShows", "want")},
+	},
 }

@@ -71,7 +71,9 @@ func (f *flow) run(ctx context.Context, r *Run) (wasted int, err error) {
 	for kind, n := range f.least {
 		r.atLeast(n, kind)
 	}
-	return r.Check(ctx)
+	wasted, err = r.Check(ctx)
+	r.Expect("streamed jobs compared with their events", float64(r.record.Counts["streamed jobs"]), ">=", 1)
+	return wasted, err
 }
 
 // production holds the producers of a flow while they place orders.

@@ -11,7 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/verify/child"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
+	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
 )
 
 // Upgrade returns a row outside the scorecard, because it needs a second build: the previous release and this one work
@@ -19,10 +21,11 @@ import (
 func Upgrade() Row {
 	return Row{
 		Name: "U1", Title: "Two releases side by side",
-		Fault: "kill -9 of a random process every second; its replacement may be of the other build", Tiers: both,
+		Fault: "kill -9 of a random worker every second, and of a relay every two; its replacement may be of the other build", Tiers: both,
 		run: upgrade, direct: true,
-		Workload: "4,000 jobs (S: 200,000) from 4 producers that retry to 4 workers, half of them of the previous release, which created the schema; this build migrated it",
-		Pass:     jobsSafe + "; every order acknowledged by the end; no server errors that a retry does not solve; each build claims ≥ a tenth of the jobs; the previous release refuses to run once the floor is above it",
+		Workload: "4,000 jobs (S: 200,000) from 4 producers that retry to 4 workers, and events of 50 keys to 2 relays; half of the workers and relays are of the previous release, which created the schema; this build migrated it",
+		Pass: jobsSafe + "; every order acknowledged by the end; " + eventsSafe +
+			"; no server errors that a retry does not solve; each build claims ≥ a tenth of the jobs and publishes events; the previous release refuses to run once the floor is above it",
 	}
 }
 
@@ -34,43 +37,141 @@ func (r *Run) programOf(name string) string {
 	return r.Program
 }
 
-var older = regexp.MustCompile(`[13579]$`)
+var older = regexp.MustCompile(builds["the release before"])
 
 func upgrade(ctx context.Context, r *Run) error {
 	if err := r.expectUsable(ctx, "at the start"); err != nil {
 		return err
 	}
 	const workers, kills = 4, 5
+	p := &publishing{clients: 4, keys: 50, open: 4 * time.Millisecond, rest: 20 * time.Millisecond}
+	if err := r.publish(ctx, p); err != nil {
+		return err
+	}
+	relays, err := r.relaysOfBoth()
+	if err != nil {
+		return errors.Join(err, p.stop())
+	}
 	f := flow{
 		jobs: r.Size(4_000, 200_000), producers: 4, workers: workers, concurrency: 16,
 		producerEnv: insisting(r.pace("20ms", "2ms")),
 	}
-	f.least = map[string]int{"kill -9 worker": kills}
+	f.least = map[string]int{"kill -9 worker": kills, relayKilled: 2}
 	f.faults = func(ctx context.Context, c *crew) error {
 		return r.Inject(ctx, fault.Schedule(r.Seed, aLongTime,
-			fault.Beat{Kind: "kill", Every: time.Second, Targets: workers}), acts{
-			"kill": func(ctx context.Context, p fault.Planned) error { return c.replace(ctx, p.Target) },
+			fault.Beat{Kind: "kill", Every: time.Second, Targets: workers},
+			fault.Beat{Kind: relayKilled, Every: 2 * time.Second, Targets: len(relays.all)}), acts{
+			"kill":      func(ctx context.Context, p fault.Planned) error { return c.replace(ctx, p.Target) },
+			relayKilled: func(_ context.Context, p fault.Planned) error { return relays.replace(p.Target) },
 		})
 	}
 	wasted, err := f.run(ctx, r)
-	if err != nil {
+	if err := errors.Join(err, p.stop()); err != nil {
 		return err
 	}
 	r.Expect("executions without an error, beyond one per job", float64(wasted), "<=",
 		float64(r.Faults.Count("kill -9 worker")*16))
 	r.allAcked(f.jobs)
-	for build, names := range map[string]string{"the release before": "[13579]", "this build": "[02468]"} {
-		n, err := r.Number(ctx,
-			`SELECT count(DISTINCT job) FROM verify.moves WHERE became = 'running' AND owner ~ ('^w[0-9]*' || $1 || '-')`, names)
-		if err != nil {
-			return err
-		}
-		r.Expect("jobs claimed by "+build, float64(n), ">=", float64(f.jobs/10))
+	if err := r.expectBoth(ctx, f.jobs); err != nil {
+		return err
+	}
+	if err := r.expectPublished(ctx, relays, p.acked); err != nil {
+		return err
 	}
 	if err := r.expectRetriesOnly(); err != nil {
 		return err
 	}
 	return r.expectRefusal(ctx)
+}
+
+// builds are the patterns of the numbers at the end of the names of each build's processes.
+var builds = map[string]string{"the release before": "[13579]$", "this build": "[02468]$"}
+
+// expectBoth checks that each build claimed jobs.
+func (r *Run) expectBoth(ctx context.Context, jobs int) error {
+	for build, names := range builds {
+		n, err := r.Number(ctx, `SELECT count(DISTINCT job) FROM verify.moves
+			WHERE became = 'running' AND regexp_replace(owner, '-.*', '') ~ ('^w.*' || $1)`, names)
+		if err != nil {
+			return err
+		}
+		r.Expect("jobs claimed by "+build, float64(n), ">=", float64(jobs/10))
+	}
+	return nil
+}
+
+const relayKilled = "kill -9 relay"
+
+// upgradeRelays are two relays, one of which owns the sink.
+type upgradeRelays struct {
+	run     *Run
+	all     [2]*child.Process
+	started int
+}
+
+// relaysOfBoth starts a relay of each build.
+func (r *Run) relaysOfBoth() (*upgradeRelays, error) {
+	u := &upgradeRelays{run: r}
+	for i := range u.all {
+		if err := u.start(i); err != nil {
+			return nil, err
+		}
+	}
+	return u, nil
+}
+
+func (u *upgradeRelays) start(i int) (err error) {
+	u.started++
+	u.all[i], err = u.run.relay(fmt.Sprint("relay", u.started), "VERIFY_SINKS=s=ledger", "OUTBOX_LEASE_TTL=1s")
+	return err
+}
+
+// replace kills one. The next has the next number, so that both may be of one build.
+func (u *upgradeRelays) replace(i int) error {
+	u.run.Faults.Begin(relayKilled, u.all[i].Name)()
+	if err := u.all[i].Kill9(); err != nil {
+		return err
+	}
+	return u.start(i)
+}
+
+// expectPublished checks that the relays of both builds together published every event in order, and that each build
+// published some.
+func (r *Run) expectPublished(ctx context.Context, relays *upgradeRelays, acked map[string]time.Time) error {
+	if err := r.awaitPublished(ctx, "s", patience); err != nil {
+		return err
+	}
+	if err := r.stop(ctx, relays.all[:]...); err != nil {
+		return err
+	}
+	got, err := r.accepted("s")
+	if err != nil {
+		return err
+	}
+	repeats, err := r.checkPublished(ctx, acked, got, nothing)
+	if err != nil {
+		return err
+	}
+	r.Expect("messages that were published twice", float64(repeats), "<=", float64(r.Faults.Count(relayKilled)*relayBatch))
+	by := map[string]int{}
+	for e, err := range ledger.All(r.ledgers()) {
+		if err != nil {
+			return err
+		}
+		if e.Event == ledger.Published {
+			by[e.Worker]++
+		}
+	}
+	for build, names := range builds {
+		n, pattern := 0, regexp.MustCompile(names)
+		for relay, published := range by {
+			if pattern.MatchString(relay) {
+				n += published
+			}
+		}
+		r.Expect("events published by "+build, float64(n), ">=", 1)
+	}
+	return nil
 }
 
 // expectUsable checks that both builds report the schema as usable.

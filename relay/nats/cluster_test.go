@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,7 +23,10 @@ func TestLeaderChanges(t *testing.T) {
 		"fast ingest": {AllowBatchPublish: true},
 		"atomic":      {AllowAtomicPublish: true},
 	} {
-		t.Run(name, func(t *testing.T) { leaderChanges(t, config) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			leaderChanges(t, config)
+		})
 	}
 }
 
@@ -54,14 +58,23 @@ func leaderChanges(t *testing.T, config jetstream.StreamConfig) {
 		defer close(done)
 		for round := range 3 {
 			time.Sleep(300 * time.Millisecond)
-			if round%3 != 2 {
-				_, _ = nc.Request("$JS.API.STREAM.LEADER.STEPDOWN."+streamName, nil, time.Second)
-				continue
+			before := leaderOf(ctx, t, js)
+			if before == "" {
+				return // nobody leads for a minute: publishUntil says what it could not publish
 			}
-			victim := servers[round/3]
-			victim.Kill()
-			time.Sleep(200 * time.Millisecond)
-			victim.Restart()
+			if round == 2 {
+				victim := servers[slices.Index([]string{"n0", "n1", "n2"}, before)]
+				victim.Kill()
+				defer victim.Restart()
+			} else if _, err := nc.Request("$JS.API.STREAM.LEADER.STEPDOWN."+streamName, nil, 5*time.Second); err != nil {
+				t.Error(err)
+			}
+			for leaderOf(ctx, t, js) == before {
+				if ctx.Err() != nil {
+					t.Errorf("%s leads the stream for ever", before)
+					return
+				}
+			}
 		}
 	}()
 	all, again := publishUntil(ctx, t, s, done)
@@ -85,6 +98,21 @@ func leaderChanges(t *testing.T, config jetstream.StreamConfig) {
 		t.Errorf("%d messages are stored, of %d", len(got), len(all))
 	}
 	t.Logf("%d messages, %d batches were broken off", len(all), again)
+}
+
+// leaderOf returns the name of the server that leads the stream, once there is one, or "" when ctx has ended.
+func leaderOf(ctx context.Context, t *testing.T, js jetstream.JetStream) string {
+	t.Helper()
+	for ctx.Err() == nil {
+		once, cancel := context.WithTimeout(ctx, time.Second) // while nobody leads there may be no answer
+		stream, err := js.Stream(once, streamName)
+		cancel()
+		if err == nil && stream.CachedInfo().Cluster.Leader != "" {
+			return stream.CachedInfo().Cluster.Leader
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return ""
 }
 
 // publishUntil publishes batches, and what was not accepted again, until done.

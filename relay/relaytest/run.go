@@ -56,7 +56,7 @@ func Run(t *testing.T, open func(t *testing.T) Broker) {
 
 // byteForByte publishes everything that messages may contain.
 func byteForByte(ctx context.Context, t *testing.T, b Broker) {
-	all := batch(b, 2_000, 100)
+	all := batch(b, 10_000, 100)
 	for i := range all {
 		all[i].Body = bytes.Repeat([]byte{byte(i), 0, 0xff, '\r', '\n'}, i%50)
 	}
