@@ -141,6 +141,29 @@ func (r *Run) checkPublished(ctx context.Context, acked map[string]time.Time, go
 	return repeats, nil
 }
 
+// checkRelayed compares the messages that the sink has accepted with the log: events of our publishers, and those of
+// streamed jobs. It returns how many of the former were repeats.
+func (r *Run) checkRelayed(ctx context.Context, acked map[string]time.Time) (repeats int, err error) {
+	got, err := r.accepted("s")
+	if err != nil {
+		return 0, err
+	}
+	relayed := map[string]bool{}
+	for _, m := range got {
+		relayed[m.id] = true
+	}
+	ofJobs, err := r.Texts(ctx, `SELECT id::text FROM outbox.events WHERE topic <> 'order.paid'`)
+	if err != nil {
+		return 0, err
+	}
+	r.Expect("lifecycle events of jobs in outbox.events", float64(len(ofJobs)), ">=", 1)
+	r.None("missing messages: lifecycle events of jobs, never published",
+		slices.DeleteFunc(ofJobs, func(id string) bool { return relayed[id] }))
+	// Bodies of our publishers are KEY/N.
+	got = slices.DeleteFunc(got, func(m published) bool { return strings.HasPrefix(m.body, "{") })
+	return r.checkPublished(ctx, acked, got, nothing)
+}
+
 // checkLog checks that the log has every event that was acknowledged to a publisher, and returns the bodies in the log
 // by their ids.
 func (r *Run) checkLog(ctx context.Context, acked map[string]time.Time,
