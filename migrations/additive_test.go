@@ -81,7 +81,7 @@ func TestNumberedFilesDoNotChange(t *testing.T) {
 }
 
 // The release before works on this schema: nothing that it uses goes away or is refused.
-func TestMigrationsOnlyAdd(t *testing.T) {
+func TestMigrationsAreAdditive(t *testing.T) {
 	t.Parallel()
 	for _, name := range numbered(t)[firstRelease:] {
 		for _, refused := range notAdditive(text(t, name)) {
@@ -191,7 +191,7 @@ var header = regexp.MustCompile(`(?m)^-- Locks: (.+)\n-- A million rows: (.+)$`)
 
 // The page has a row for each numbered file: what it locks, and how long it takes for a million
 // rows. It is what the file's header says.
-func TestEachMigrationSaysWhatItLocks(t *testing.T) {
+func TestLocksOfEachMigrationAreStated(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(upgrading)
 	if err != nil {
