@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"sync"
@@ -27,7 +28,7 @@ import (
 // Producers enqueue while a database with open jobs is migrated beside a transaction that has enqueued: the migration
 // gives up again and again, no producer waits behind it, and the table is not written anew. The database is one of the
 // first five numbered files, and each function is made anew. POSTHASTE_STALL_JOBS=1000000 is the measurement of
-// docs/operate/upgrading.md, in which no enqueue takes longer than 50 ms.
+// docs/operate/upgrading.md, in which no enqueue takes longer than 50 ms; -v prints what each numbered file takes.
 func TestAMigrationDoesNotHoldUpEnqueues(t *testing.T) {
 	s := os.Getenv("POSTHASTE_STALL_JOBS")
 	if s == "" {
@@ -42,6 +43,7 @@ func TestAMigrationDoesNotHoldUpEnqueues(t *testing.T) {
 	for try := 1; ; try++ {
 		longest := stallOfAMigration(t, jobs)
 		if longest <= 50*time.Millisecond || t.Failed() {
+			logTimes(t, jobs)
 			return
 		}
 		if try == tries {
@@ -160,6 +162,40 @@ func stallOfAMigration(t *testing.T, jobs int) time.Duration {
 	return all[len(all)-1] - waited
 }
 
+// logTimes prints how long each numbered file takes with so many open jobs and acts, and nobody else at work.
+func logTimes(t *testing.T, rows int) {
+	db := oldDatabase(t, rows)
+	run(t, db, `ALTER TABLE outbox.audit DISABLE TRIGGER USER`)
+	run(t, db, fmt.Sprintf(`
+		INSERT INTO outbox.audit (actor, act, tenant_id)
+		SELECT 'a', 'job.retry', '00000000-0000-0000-0000-000000000001' FROM generate_series(1, %d)`, rows))
+	run(t, db, `ALTER TABLE outbox.audit ENABLE TRIGGER USER`)
+	run(t, db, `VACUUM ANALYZE outbox.audit`)
+	provider := numberedOf(t, db)
+	for _, source := range provider.ListSources() {
+		if source.Version <= firstRelease {
+			continue
+		}
+		began := time.Now()
+		if _, err := provider.UpTo(t.Context(), source.Version); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s took %s with %d rows", path.Base(source.Path), time.Since(began).Round(time.Millisecond), rows)
+	}
+}
+
+// numberedOf returns what applies the numbered files to a database, and closes it with the test.
+func numberedOf(t *testing.T, db *pgxpool.Pool) *goose.Provider {
+	t.Helper()
+	std := stdlib.OpenDBFromPool(db)
+	t.Cleanup(func() { _ = std.Close() })
+	provider, err := goose.NewProvider(goose.DialectPostgres, std, migrations.FS, goose.WithDisableGlobalRegistry(true), goose.WithTableName(migrations.VersionTable))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return provider
+}
+
 // enqueueUntil stores one streamed job after the other, and returns how long each took.
 func enqueueUntil(t *testing.T, db *pgxpool.Pool, stop <-chan struct{}) (took []time.Duration) {
 	for {
@@ -206,12 +242,7 @@ const firstRelease = 5
 func upTo(t *testing.T, db *pgxpool.Pool, version int64) {
 	t.Helper()
 	run(t, db, `CREATE SCHEMA outbox`)
-	std := stdlib.OpenDBFromPool(db)
-	defer func() { _ = std.Close() }()
-	provider, err := goose.NewProvider(goose.DialectPostgres, std, migrations.FS, goose.WithDisableGlobalRegistry(true), goose.WithTableName(migrations.VersionTable))
-	if err != nil {
-		t.Fatal(err)
-	}
+	provider := numberedOf(t, db)
 	if _, err := provider.UpTo(t.Context(), version); err != nil {
 		t.Fatal(err)
 	}
