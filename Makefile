@@ -95,10 +95,12 @@ generate: ## internal/sqlgen from queries/, migrations/ and the list of a job's 
 	$(SQLC) generate
 	$(TEMPL) generate -path console -log-level error
 
-.PHONY: generate-diff
-generate-diff:
+.PHONY: generate-diff sqlc-diff templ-diff
+generate-diff: templ-diff sqlc-diff
+sqlc-diff:
 	$(GO) run ./internal/jobcolumns -check
 	$(SQLC) diff
+templ-diff:
 	$(TEMPL) generate -path console -log-level error
 	@git diff --exit-code --stat -- 'console/*_templ.go' || { echo "console/*_templ.go are not what their templates make of them: run make generate, and commit"; exit 1; }
 
@@ -133,16 +135,15 @@ fmt: ## format
 fmt-diff:
 	@out="$$($(LINT) gofumpt -l $(OURS))"; test -z "$$out" || { echo "not formatted, run make fmt:"; echo "$$out"; exit 1; }
 
-.PHONY: vet
-vet:
+# Each module on its own, so that make -j 2 downloads for one while it compiles another.
+VETTED = $(addprefix vet-in/,bench internal/pgdocker internal/cetest examples/migrate/asynq console/browsertest internal/natsdev internal/kafkadev)
+.PHONY: vet vet-here staticcheck $(VETTED)
+vet: vet-here $(VETTED) staticcheck
+vet-here:
 	$(GO) vet ./...
-	$(GO) vet -C bench ./...
-	$(GO) vet -C internal/pgdocker ./...
-	$(GO) vet -C internal/cetest ./...
-	$(GO) vet -C examples/migrate/asynq ./...
-	$(GO) vet -C console/browsertest ./...
-	$(GO) vet -C internal/natsdev ./...
-	$(GO) vet -C internal/kafkadev ./...
+$(VETTED): vet-in/%:
+	$(GO) vet -C $* ./...
+staticcheck:
 	$(LINT) staticcheck ./...
 
 .PHONY: mutants
