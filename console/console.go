@@ -60,6 +60,9 @@ type Config struct {
 	Watch *watch.State
 	// Kinds contains the schemas of payloads; nil means none.
 	Kinds *kinds.Schemas
+	// AuditReads records in the audit, as payload.read, who reveals masked values of a job, or downloads its payload or
+	// result. What cannot be recorded is not shown.
+	AuditReads bool
 	// Redact lists JSON pointers into payloads, results and checkpoints whose values are masked until a person asks for
 	// them; * stands for any one segment. Members whose names look like secrets are always masked.
 	Redact []string

@@ -356,6 +356,11 @@ func (s *site) edit(v *visit) error {
 	if err != nil {
 		return err
 	}
+	if reveal {
+		if err := v.recordRead(j, "edit"); err != nil {
+			return err
+		}
+	}
 	return v.render(editPage(v, editor{
 		Job: j, text: p.text, json: p.json, hides: len(p.masked), mark: p.mark,
 		after: after, reveal: reveal,
@@ -428,6 +433,11 @@ func (s *site) previewEdit(v *visit) error {
 	e, was, payload, err := s.readEdit(v)
 	if err != nil {
 		return err
+	}
+	if e.reveal {
+		if err := v.recordRead(e.Job, "edit"); err != nil {
+			return err
+		}
 	}
 	if len(e.faults) == 0 && v.param("again") == "" {
 		err = v.checked(v.operator, e.Epoch).WouldReplayEdited(v.ctx(), e.ID, payload)

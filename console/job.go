@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -79,6 +80,11 @@ func (s *site) job(v *visit) (err error) {
 			return err
 		}
 	}
+	if shown.reveal {
+		if err := v.recordRead(j, "page"); err != nil {
+			return err
+		}
+	}
 	whole := v.param("whole") != ""
 	shown.result = s.contentOf(j.Result, "application/json", shown.reveal, whole)
 	if v.can(access.PayloadRead) {
@@ -119,6 +125,9 @@ func (s *site) payload(v *visit) error {
 	if err != nil {
 		return err
 	}
+	if err := v.recordRead(j, "payload"); err != nil {
+		return err
+	}
 	return v.download(j.ID.String()+"-payload", j.ContentType, j.Payload)
 }
 
@@ -133,7 +142,26 @@ func (s *site) result(v *visit) error {
 			"Its handler returned none, or it has not succeeded yet.",
 		}
 	}
+	if err := v.recordRead(j, "result"); err != nil {
+		return err
+	}
 	return v.download(j.ID.String()+"-result", "application/json", j.Result)
+}
+
+// recordRead records that a person reads the masked values of a job, if reads are audited: on its page, in the form
+// that edits its payload, or by downloading its payload or result.
+func (v *visit) recordRead(j operator.Job, where string) error {
+	if !v.site.config.AuditReads {
+		return nil
+	}
+	err := v.operator.RecordRead(v.ctx(), j, where)
+	if pgsession.State(err) == pgsession.ReadOnly {
+		return refusal{
+			http.StatusServiceUnavailable, "This cannot be shown now",
+			"Who reads it is recorded in the audit, and the database accepts no writes at the moment.",
+		}
+	}
+	return err
 }
 
 // download makes the browser save bytes as they are stored, without interpreting them.

@@ -31,8 +31,8 @@ func (s signature) String() string {
 	return s.name + "(" + strings.Join(s.arguments, ", ") + "): " + s.returns
 }
 
-// accepts reports whether every call of an older signature is one of this, too: arguments are only added at the end, and
-// may be left out.
+// accepts reports whether every call of an older signature is one of this, too: arguments are only added at the end,
+// and may be left out.
 func (s signature) accepts(older signature) bool {
 	if s.name != older.name || s.returns != older.returns || len(s.arguments) < len(older.arguments) {
 		return false

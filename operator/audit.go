@@ -51,6 +51,21 @@ func (o *Operator) Because(reason string) *Operator {
 // by is the origin that every act records.
 type by struct{ actor, requestID, reason string }
 
+// RecordRead records in the audit, as act payload.read, that the actor has read a job's payload, headers, checkpoint or
+// result; where says by what, such as "payload" for a download. Call it before showing them.
+func (o *Operator) RecordRead(ctx context.Context, j Job, where string) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	err := o.db.InsertAudit(ctx, sqlgen.InsertAuditParams{
+		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason, Act: "payload.read",
+		TenantID: pgvalue.UUID(j.Tenant), JobID: pgvalue.UUID(j.ID), Queue: j.Queue, Target: where,
+	})
+	if err != nil {
+		return fmt.Errorf("record who reads job %s: %w", j.ID, err)
+	}
+	return nil
+}
+
 // AuditEntry is an act with its actor.
 type AuditEntry struct {
 	ID        int64 // rises from act to act

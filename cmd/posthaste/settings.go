@@ -362,6 +362,12 @@ var allSettings = []setting{
 		func(s *settings, v string) (err error) { s.console.ReadOnly, err = parseSwitch(v); return err },
 	},
 	{
+		"console-audit-reads",
+		[]string{"OUTBOX_CONSOLE_AUDIT_READS"},
+		"off", "record in the audit who reveals masked values or downloads a payload or result: `on|off`", nil,
+		func(s *settings, v string) (err error) { s.console.AuditReads, err = parseSwitch(v); return err },
+	},
+	{
 		"console-manual-url",
 		[]string{"OUTBOX_CONSOLE_MANUAL_URL"},
 		"", "`URL` of the manual, where a proxy does not forward /manual/ of this address (default: /manual/)", nil,

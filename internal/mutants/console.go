@@ -142,4 +142,11 @@ var pages = []Mutant{
 		}},
 		Checks: []Check{test("console", "TestPayloadsAreAsTheyAreStored", "1970670598291982290")},
 	},
+	{
+		Name:      "a reveal that nobody records",
+		Breaks:    "somebody reads passwords in payloads, and the audit does not say who",
+		Invariant: "No act without its row in the audit",
+		Edits:     []Edit{{"console.visit.recordRead", `if !v.site.config.AuditReads {`, `if v.site.config.AuditReads {`}},
+		Checks:    []Check{test("console", "TestWhoReadsWhatIsMaskedIsAudited", "the audit has")},
+	},
 }

@@ -1,0 +1,86 @@
+package console_test
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/console"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// reads returns who has read what of a job, by the audit.
+func (r *rig) reads(id outbox.ID) (all []string) {
+	r.t.Helper()
+	rows, err := r.db.Query(r.t.Context(), `SELECT concat_ws(' ', actor, target, tenant_id, queue) FROM outbox.audit
+		WHERE act = 'payload.read' AND job_id = $1 ORDER BY id`, id)
+	if err == nil {
+		all, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return all
+}
+
+func TestWhoReadsWhatIsMaskedIsAudited(t *testing.T) {
+	t.Parallel()
+	r := newEditorRig(t, func(c *console.Config) { c.AuditReads = true })
+	for _, tenant := range []outbox.ID{outbox.RootTenant, tenantA} {
+		id := r.deadWith(tenant, "k", `{"password": "hunter2", "to": "ada"}`)
+		r.get("job?id=" + id.String()).is(200).hasNot("hunter2")
+		r.get("job-edit?id=" + id.String()).is(200).hasNot("hunter2")
+		if got := r.reads(id); len(got) != 0 {
+			t.Errorf("the audit has %q of masked pages", got)
+		}
+		r.get("job?reveal=1&id=" + id.String()).is(200).has("hunter2")
+		r.get("payload?id=" + id.String()).is(200).has("hunter2")
+		r.get("job-edit?reveal=1&id=" + id.String()).is(200).has("hunter2")
+		epoch := ""
+		if err := r.db.QueryRow(t.Context(), `SELECT epoch::text FROM outbox.jobs WHERE id = $1`, id).Scan(&epoch); err != nil {
+			t.Fatal(err)
+		}
+		form := url.Values{"id": {id.String()}, "epoch": {epoch}, "reveal": {"1"}, "payload": {`{"password": "hunter3"}`}}
+		r.post("job-edit", form).is(200).has("hunter2")
+		want := ""
+		for _, where := range []string{"page", "payload", "edit", "edit"} {
+			want += fmt.Sprintf("all %s %s default\n", where, tenant)
+		}
+		if got := strings.Join(r.reads(id), "\n") + "\n"; got != want {
+			t.Errorf("the audit has\n%swant\n%s", got, want)
+		}
+		foreign := r.as("b").get("payload?id=" + id.String())
+		if foreign.is(404); len(r.reads(id)) != 4 {
+			t.Errorf("the audit has %q, with a read that was refused", r.reads(id))
+		}
+	}
+}
+
+func TestADownloadOfAResultIsAudited(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *console.Config) { c.AuditReads = true })
+	id := r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA})
+	r.exec(`
+		WITH gone AS (DELETE FROM outbox.jobs WHERE id = $1 RETURNING *)
+		INSERT INTO outbox.history (id, tenant_id, queue, kind, status, payload, content_type, priority, run_at, created_at, attempt, max_attempts, epoch, finished_at, closed_from, lost_leases, result)
+		SELECT id, tenant_id, queue, kind, 'succeeded', payload, content_type, priority, run_at, created_at, 1, max_attempts, epoch, now(), 'running', 0, '{}' FROM gone`, id)
+	r.get("result?id=" + id.String()).is(200)
+	if got, want := r.reads(id), "all result "+tenantA.String()+" default"; len(got) != 1 || got[0] != want {
+		t.Errorf("the audit has %q, want %q", got, want)
+	}
+}
+
+// What cannot be recorded is not shown.
+func TestNothingIsRevealedUnrecorded(t *testing.T) {
+	t.Parallel()
+	r := newEditorRig(t, func(c *console.Config) { c.AuditReads = true })
+	id := r.deadWith(tenantA, "k", `{"password": "hunter2"}`).String()
+	r.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'standby' USING ERRCODE = '25006'; END $$`)
+	r.exec(`CREATE TRIGGER refuse BEFORE INSERT ON outbox.audit FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	for _, page := range []string{"job?reveal=1&id=", "payload?id=", "job-edit?reveal=1&id="} {
+		r.get(page + id).is(503).has("accepts no writes").hasNot("hunter2")
+	}
+}
