@@ -7,6 +7,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/posthaste-dev/posthaste/doctor"
+	"github.com/posthaste-dev/posthaste/relay"
 )
 
 func (p *program) doctorCommand() *cli.Command {
@@ -16,13 +17,15 @@ func (p *program) doctorCommand() *cli.Command {
 		Description: `It checks that the schema exists, that commits are durable, that a NOTIFY reaches the
 connection on which dispatchers listen, whether a pooler is in between, which sessions
 hold back vacuum, the state of autovacuum and partitions, the dispatchers, the jobs that
-wait for a handler or a decision, and the publication of events. It changes nothing.
+wait for a handler or a decision, and the publication of events. With --relay-config it
+connects to each broker as well, and names settings by which messages may be lost, as
+relay check does. It changes nothing.
 
 Through the API (--api) it is the server that examines, over its own connections and at
 most once a minute, for tokens of all tenants.
 
 Exit status: 0 nothing worse than a warning, 1 a problem, 2 the command line is wrong.`,
-		Flags:  append(flags("database-url", "listen-url", "api", "token"), outputFlag()),
+		Flags:  append(flags("database-url", "listen-url", "relay-config", "api", "token"), outputFlag()),
 		Action: p.examine,
 	}
 }
@@ -31,7 +34,7 @@ func (p *program) examine(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 0, 0); err != nil {
 		return err
 	}
-	s, err := p.load(c, "database-url", "listen-url", "api", "token")
+	s, err := p.load(c, "database-url", "listen-url", "relay-config", "api", "token")
 	if err != nil {
 		return err
 	}
@@ -64,6 +67,8 @@ func (p *program) findings(ctx context.Context, c *cli.Command, s settings) (fin
 		return nil, err
 	case viaAPI && c.IsSet("listen-url"):
 		return nil, usagef("--api and --listen-url: the server examines its own connections")
+	case viaAPI && c.IsSet("relay-config"):
+		return nil, usagef("--api and --relay-config: brokers are examined from here, without --api")
 	case viaAPI:
 		err = p.throughAPI(ctx, c, s, func(ctx context.Context, r *remote) error {
 			found, err := r.api.Doctor(ctx)
@@ -90,5 +95,16 @@ func (p *program) findings(ctx context.Context, c *cli.Command, s settings) (fin
 		findings, err = doctor.Examine(ctx, patient)
 		return err
 	})
+	if err != nil || s.relayConfig == nil {
+		return findings, err
+	}
+	brokers, err := s.relayConfig.check(ctx)
+	for _, f := range brokers {
+		severity := doctor.Severity(f.Severity) // problem and warning are words of both
+		if f.Severity == relay.Note {
+			severity = doctor.OK
+		}
+		findings = append(findings, doctor.Finding{Question: "broker of " + f.of, Severity: severity, What: f.What, Do: f.Remedy})
+	}
 	return findings, err
 }

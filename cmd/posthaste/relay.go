@@ -279,29 +279,17 @@ func (p *program) checkSinks(ctx context.Context, c *cli.Command) error {
 	if s.relayConfig == nil {
 		return usagef("%s: want --relay-config FILE", c.FullName())
 	}
-	sinks, err := s.relayConfig.sinks()
+	checked, err := s.relayConfig.check(ctx)
 	if err != nil {
-		return &usageError{err}
-	}
-	bridges, err := s.relayConfig.bridges()
-	if err != nil {
-		return &usageError{err}
+		return err
 	}
 	problems := 0
 	l := listing{header: []string{"sink", "severity", "finding", "what_to_do"}}
-	add := func(name string, findings []relay.Finding) {
-		for _, f := range findings {
-			if f.Severity == relay.Problem {
-				problems++
-			}
-			l.add(name, string(f.Severity), f.What, f.Remedy)
+	for _, f := range checked {
+		if f.Severity == relay.Problem {
+			problems++
 		}
-	}
-	for _, sink := range sinks {
-		add(sink.Name, checkSink(ctx, sink))
-	}
-	for _, b := range bridges {
-		add("bridge "+b.Name, checkBridge(ctx, b))
+		l.add(f.of, string(f.Severity), f.What, f.Remedy)
 	}
 	if err := p.print(c, l); err != nil {
 		return err
@@ -310,6 +298,36 @@ func (p *program) checkSinks(ctx context.Context, c *cli.Command) error {
 		return cli.Exit(fmt.Sprintf("problems: %d", problems), exitFailed)
 	}
 	return nil
+}
+
+// brokerFinding is a finding about a sink, or about a bridge.
+type brokerFinding struct {
+	of string
+	relay.Finding
+}
+
+// check connects to the broker of each sink and bridge, and returns at least one finding about each.
+func (c *relayConfig) check(ctx context.Context) (all []brokerFinding, err error) {
+	sinks, err := c.sinks()
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	bridges, err := c.bridges()
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	add := func(name string, findings []relay.Finding) {
+		for _, f := range findings {
+			all = append(all, brokerFinding{name, f})
+		}
+	}
+	for _, sink := range sinks {
+		add(sink.Name, checkSink(ctx, sink))
+	}
+	for _, b := range bridges {
+		add("bridge "+b.Name, checkBridge(ctx, b))
+	}
+	return all, nil
 }
 
 // checkSink returns the findings about a sink, or one that there are none.

@@ -49,6 +49,9 @@ func TestServePublishesEvents(t *testing.T) {
 	if out := ok(t, e, "relay", "check", "--relay-config", file); !strings.Contains(out, "one replica") {
 		t.Errorf("relay check printed\n%s", out)
 	}
+	if out := posthaste(t, e, "", "doctor", "--relay-config", file).out; !strings.Contains(out, "one replica") || !strings.Contains(out, "broker of ") {
+		t.Errorf("doctor printed\n%s", out)
+	}
 	serving(t, "--database-url", url, "--role", "relay", "--relay-config", file)
 
 	sink := func() map[string]any {
