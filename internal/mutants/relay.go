@@ -1,5 +1,7 @@
 package mutants
 
+const neverPublished = "missing messages: events committed, never published"
+
 // relayed are bugs of the relay and its cursor.
 var relayed = []Mutant{
 	{
@@ -10,7 +12,10 @@ var relayed = []Mutant{
 			next.holes = append(next.holes, hole{low: next.top + 1, high: position - 1})
 		}
 `, ``}},
-		Checks: []Check{test("relay", "TestAnOpenTransactionHoldsUpNobody", `want ["c1" "a1" "a2"]`)},
+		Checks: []Check{
+			test("relay", "TestAnOpenTransactionHoldsUpNobody", `want ["c1" "a1" "a2"]`),
+			row("E4", neverPublished),
+		},
 	},
 	{
 		Name:      "a hole is closed at once",
@@ -113,6 +118,7 @@ var relayed = []Mutant{
 		Checks: []Check{
 			test("relay", "TestAnOutageLosesNothingAndShows", `want ["1" "2" "3" "4"]`),
 			test("relay", "TestAFaultySinkLosesNothing/panics", `want ["1" "2"]`),
+			row("E2", neverPublished),
 		},
 	},
 	{
@@ -363,6 +369,7 @@ var relayed = []Mutant{
 		Edits:     []Edit{{"relay.ownership.lookAtHeld", `		if row.IsOver {`, `		if true {`}},
 		Checks: []Check{
 			test("relay", "TestOnRefused/hold", `got ["1" "4"] of key k`),
+			row("E3", "messages held back: the refused ones and those behind them"),
 		},
 	},
 	{
