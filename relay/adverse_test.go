@@ -530,3 +530,42 @@ func TestASwitchoverUndoesNoSkip(t *testing.T) {
 		})
 	}
 }
+
+// lossy is a sink whose broker has lost something with each batch.
+type lossy struct {
+	recorder
+	lost atomic.Int64
+}
+
+func (l *lossy) Publish(ctx context.Context, batch []relay.Message) []error {
+	l.lost.Add(1)
+	return l.recorder.Publish(ctx, batch)
+}
+
+func (l *lossy) DataLosses() int64 { return l.lost.Load() }
+
+func TestWhatABrokerHasLostIsCounted(t *testing.T) {
+	t.Parallel()
+	db, reg := database(t), prometheus.NewRegistry()
+	var sink lossy
+	start(t, db, &sink, func(c *relay.Config) { c.Registerer = reg })
+	publish(t, db, "t", "k", "1")
+	sink.await(t, "1")
+	waitFor(t, func() bool { return counted(t, reg, "outbox_relay_data_losses_total") == float64(sink.DataLosses()) },
+		func() string { return "the loss is counted" })
+}
+
+// counted returns the value of a counter of the only sink.
+func counted(t *testing.T, reg *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	return 0
+}

@@ -32,6 +32,7 @@ type sinkClient struct {
 	heldTurn chan struct{} // full while a held message is being published or waits for turn
 	hanging  atomic.Int64  // calls that have not returned in time
 	counted  atomic.Int64  // messages that the broker has dropped
+	lost     atomic.Int64  // losses that the broker has reported
 }
 
 func newSinkClient(name string, sink Sink, metrics *sinkMetrics) sinkClient {
@@ -109,7 +110,7 @@ func (c *sinkClient) deliver(ctx context.Context, messages []outgoing, timeout t
 	for i := range messages {
 		batch[i] = messages[i].Message
 	}
-	defer c.countDuplicates()
+	defer c.countReported()
 	ctx, ended := c.trace(ctx, batch)
 	outcomes, err := callSink(ctx, c, timeout, func(ctx context.Context) []error { return c.sink.Publish(ctx, batch) })
 	if err == nil && len(outcomes) != len(batch) {
@@ -168,7 +169,12 @@ func (c *sinkClient) dropped() int64 {
 	return 0
 }
 
-func (c *sinkClient) countDuplicates() {
+// countReported counts what the sink has reported since the last batch.
+func (c *sinkClient) countReported() {
 	now := c.dropped()
 	c.metrics.duplicates.Add(float64(max(0, now-c.counted.Swap(now))))
+	if l, ok := c.sink.(LossReporter); ok {
+		now := l.DataLosses()
+		c.metrics.dataLosses.Add(float64(max(0, now-c.lost.Swap(now))))
+	}
 }

@@ -11,7 +11,7 @@ import (
 // maximum, not by sum.
 type metrics struct {
 	published, failures, refused, dropped, rewinds *prometheus.CounterVec
-	replayed, duplicates                           *prometheus.CounterVec
+	replayed, duplicates, dataLosses               *prometheus.CounterVec
 	owned, lagEvents, lagSeconds, away, holes      *prometheus.GaugeVec
 	heldMessages, heldKeys                         *prometheus.GaugeVec
 	publishSeconds, batchSize                      *prometheus.HistogramVec
@@ -44,6 +44,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			"Messages of replays that the sink has accepted; after a crash some count twice."),
 		duplicates: counter("outbox_relay_duplicates_total",
 			"Messages that the broker has dropped because it remembered their ids, as far as it reports them."),
+		dataLosses: counter("outbox_relay_data_losses_total",
+			"Times that the broker has reported the loss of messages that it had acknowledged."),
 		owned: gauge("outbox_relay_owned", "1 in the process that publishes to the sink."),
 		lagEvents: gauge("outbox_relay_lag_events",
 			"Positions between the sink's and the end of the log; some have no event."),
@@ -66,7 +68,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 type sinkMetrics struct {
 	published, dropped, rewinds               prometheus.Counter
 	failures, refused                         *prometheus.CounterVec
-	replayed, duplicates                      prometheus.Counter
+	replayed, duplicates, dataLosses          prometheus.Counter
 	owned, lagEvents, lagSeconds, away, holes prometheus.Gauge
 	heldMessages, heldKeys                    prometheus.Gauge
 	publishSeconds, batchSize                 prometheus.Observer
@@ -79,6 +81,7 @@ func (m *metrics) of(sink string) *sinkMetrics {
 		failures: m.failures.MustCurryWith(prometheus.Labels{"sink": sink}),
 		refused:  m.refused.MustCurryWith(prometheus.Labels{"sink": sink}),
 		replayed: m.replayed.WithLabelValues(sink), duplicates: m.duplicates.WithLabelValues(sink),
+		dataLosses:   m.dataLosses.WithLabelValues(sink),
 		heldMessages: m.heldMessages.WithLabelValues(sink), heldKeys: m.heldKeys.WithLabelValues(sink),
 		owned: m.owned.WithLabelValues(sink), lagEvents: m.lagEvents.WithLabelValues(sink),
 		lagSeconds: m.lagSeconds.WithLabelValues(sink),

@@ -64,6 +64,13 @@ type Limits struct {
 	HeaderBytes int
 }
 
+// A LossReporter is a sink whose broker reports that it has lost messages that it had acknowledged.
+type LossReporter interface {
+	// DataLosses returns how many times it has done so since the sink was opened. It is safe for concurrent use. The
+	// relay only counts them: a replay publishes what is lost again.
+	DataLosses() int64
+}
+
 // A Finding describes a broker setting that can lose, repeat or delay messages.
 type Finding struct {
 	Severity Severity
