@@ -58,7 +58,7 @@ func TestShippedFilesNameSettingsThatExist(t *testing.T) {
 }
 
 // The processes of the compose file run commands that exist, with settings that are accepted, and are stopped only
-// after the grace period.
+// after the grace period. A test in deploy/release/compose loads the file as compose does, which knows every key.
 func TestComposeFileRunsWhatExists(t *testing.T) {
 	t.Parallel()
 	var file struct {
