@@ -6,6 +6,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
+	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -87,6 +89,26 @@ func TestTheSameProgramMakesTheSameDigest(t *testing.T) {
 	}
 	if _, other := made(t, program+"!", 0); other == first {
 		t.Error("another program made the same digest")
+	}
+}
+
+// An image that is too large is not written; the other tests write small ones.
+func TestAnImageOfMoreThan15MBIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	program, out := filepath.Join(dir, "posthaste"), filepath.Join(dir, "image")
+	noise := make([]byte, limit) // nothing makes it smaller, and the certificates come on top
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
+	if err := os.WriteFile(program, noise, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := run(options{out: out, version: "v1.2.3", binaries: []string{"linux/amd64=" + program}})
+	if err == nil || !strings.Contains(err.Error(), "may have 15000000") {
+		t.Errorf("an image that is too large is made, with the error %v", err)
+	}
+	for _, written := range []string{out, out + ".tar"} {
+		if _, err := os.Stat(written); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is there: %v", written, err)
+		}
 	}
 }
 

@@ -6,7 +6,8 @@
 // The image of version v0.1.0 has the tag 0.1.0, as the chart and the compose file name it.
 //
 // It writes an OCI layout of all platforms to the folder of -out and, next to it, an archive of the first platform for
-// docker load, with ".tar" appended to the name. It prints the digest and the size in a registry for each platform.
+// docker load, with ".tar" appended to the name. It prints the digest and the size in a registry for each platform, and
+// refuses an image of more than 15 MB.
 package main
 
 import (
@@ -106,11 +107,6 @@ func (o options) image(platform v1.Platform, binary string, archived bool) (v1.I
 	if err != nil {
 		return nil, err
 	}
-	if archived {
-		if err := o.archive(platform, raw); err != nil {
-			return nil, fmt.Errorf("write archive: %w", err)
-		}
-	}
 	layer, err := packed(raw)
 	if err != nil {
 		return nil, err
@@ -128,8 +124,19 @@ func (o options) image(platform v1.Platform, binary string, archived bool) (v1.I
 		return nil, err
 	}
 	fmt.Printf("%s  %s, %.1f MB\n", digest, platform, float64(size)/1e6)
+	if size > limit {
+		return nil, fmt.Errorf("the image has %d bytes in a registry, and may have %d", size, limit)
+	}
+	if archived {
+		if err := o.archive(platform, raw); err != nil {
+			return nil, fmt.Errorf("write archive: %w", err)
+		}
+	}
 	return image, nil
 }
+
+// limit is the most that an image may take in a registry, in bytes.
+const limit = 15_000_000
 
 // released matches the versions of which Go writes a v before the number.
 var released = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.`)
