@@ -112,8 +112,8 @@ assets: ## the files that console/assets/vendor.txt lists, from npm
 screenshots: ## docs/operate/console/*.png: every page of the console in chromium, light, dark and narrow
 	POSTHASTE_BROWSER=required $(GO) test -C console/browsertest -count=1 -run TestScreenshots -screenshots $(CURDIR)/docs/operate/console .
 
-.PHONY: boards
-boards: ## deploy/grafana/*.json, of the program beside them; the chart's copies of them and of the alerts
+.PHONY: dashboards
+dashboards: ## deploy/grafana/*.json, of the program beside them; the chart's copies of them and of the alerts
 	$(GO) run ./deploy/grafana deploy/grafana
 	cp deploy/grafana/*.json deploy/prometheus/posthaste.rules.yml deploy/helm/posthaste/files/
 
@@ -198,6 +198,10 @@ sbom: release ## beside each released binary what it is made of: posthaste.cdx.j
 	@$(GO) -C deploy/release mod download golang.org/x/crypto/x509roots/fallback # the image's certificates are a part, too
 	@set -e; for p in $(PLATFORMS); do d=bin/release/$${p%/*}_$${p#*/}; \
 		$(GO) run -C deploy/release ./parts -source $(CURDIR) -out $(CURDIR)/$$d -version $(VERSION) $(CURDIR)/$$d/posthaste; done
+
+.PHONY: licences
+licences: sbom ## what sbom writes, and where THIRD_PARTY.txt is: the licences of all parts of each released binary
+	@printf '%s\n' $(foreach p,$(PLATFORMS),bin/release/$(subst /,_,$(p))/THIRD_PARTY.txt)
 
 .PHONY: image
 image: sbom ## bin/image, an OCI layout, and bin/image.tar for docker load, made without an engine; prints the digests

@@ -25,7 +25,7 @@ import (
 
 // Prometheus scrapes a process that does everything, in which something of each sort happens, and every query of the
 // boards of deploy/grafana has an answer.
-func TestNoPanelOfTheBoardsIsEmpty(t *testing.T) {
+func TestLiveBoardsHaveNoEmptyPanel(t *testing.T) {
 	t.Parallel()
 	promtest.Find(t, "prometheus")
 	pool := pgtest.New(t)

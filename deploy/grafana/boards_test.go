@@ -53,7 +53,7 @@ func TestTheFilesAreWhatTheProgramWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := os.ReadFile(b.UID + ".json"); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s.json is not what the program writes (%v): make boards", b.UID, err)
+			t.Errorf("%s.json is not what the program writes (%v): make dashboards", b.UID, err)
 		}
 	}
 }

@@ -368,7 +368,7 @@ func TestFilesAreMounted(t *testing.T) {
 	}
 }
 
-// The chart has complete copies of the alerts and the boards, which make boards takes from deploy/prometheus and
+// The chart has complete copies of the alerts and the boards, which make dashboards takes from deploy/prometheus and
 // deploy/grafana. They are copies because some transports of a source tree do not preserve links.
 func TestTheChartHasRulesAndBoards(t *testing.T) {
 	objects := decoded(t, rendered(t, sets["network and monitor"].values))
@@ -383,12 +383,12 @@ func TestTheChartHasRulesAndBoards(t *testing.T) {
 	alerts, err := os.ReadFile("../prometheus/posthaste.rules.yml")
 	copied, err2 := os.ReadFile("posthaste/files/posthaste.rules.yml")
 	if err != nil || err2 != nil || !bytes.Equal(alerts, copied) {
-		t.Errorf("the chart's alerts are not those of deploy/prometheus, run make boards: %v, %v", err, err2)
+		t.Errorf("the chart's alerts are not those of deploy/prometheus, run make dashboards: %v, %v", err, err2)
 	}
 	for name, text := range config.Data {
 		want, err := os.ReadFile("../grafana/" + name)
 		if err != nil || strings.TrimSpace(text) != strings.TrimSpace(string(want)) { // decoded trims the last one
-			t.Errorf("%s is not the file of deploy/grafana, run make boards: %v", name, err)
+			t.Errorf("%s is not the file of deploy/grafana, run make dashboards: %v", name, err)
 		}
 	}
 }
