@@ -216,6 +216,10 @@ deb: sbom ## bin/release/posthaste_ARCH.deb: the program, its systemd unit and s
 		$(GO) run -C deploy/release ./deb -source $(CURDIR) -version $(VERSION) -licences $$d/THIRD_PARTY.txt \
 			-out $(CURDIR)/bin/release/posthaste_$${p#*/}.deb $${p#*/}=$$d/posthaste; done
 
+.PHONY: deb-test
+deb-test: deb ## dpkg installs the package in a folder, upgrades, removes and purges it (needs dpkg, and root)
+	@deploy/release/deb/test.sh
+
 # The database of vulnerabilities is a module, too: raise its version to hear of new ones.
 VULNDB    = golang.org/x/vulndb@v0.0.0-20261105234957-e22db6528018
 
