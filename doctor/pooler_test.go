@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/programtest"
 	"github.com/posthaste-dev/posthaste/migrations/migrate"
 )
 
@@ -61,13 +62,7 @@ func TestAMigrationThroughAPoolerIsRefusedByItsMode(t *testing.T) {
 
 func pgbouncer(t *testing.T) (program string) {
 	t.Helper()
-	for _, name := range []string{"pgbouncer", "/usr/sbin/pgbouncer"} {
-		if program, err := osexec.LookPath(name); err == nil {
-			return program
-		}
-	}
-	t.Skip("pgbouncer is not installed")
-	return ""
+	return programtest.Find(t, "pgbouncer", "pgbouncer", "/usr/sbin/pgbouncer")
 }
 
 // What an examination sets would be set for the next client of the session.

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/programtest"
 	"github.com/posthaste-dev/posthaste/internal/verify"
 )
 
@@ -133,6 +134,9 @@ func (s *scorecard) run(t *testing.T, row verify.Row) {
 		t.Error(err)
 	}
 	if _, reason, skipped := strings.Cut(out, "     skipped, "); skipped {
+		if strings.Contains(reason, "is not installed") {
+			programtest.Missing(t, strings.TrimSpace(reason))
+		}
 		t.Skip(strings.TrimSpace(reason))
 	}
 	s.done.Add(1)

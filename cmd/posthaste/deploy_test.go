@@ -17,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/internal/programtest"
 )
 
 const shipped = "../../deploy"
@@ -163,9 +164,7 @@ func TestUnitRunsWhatExists(t *testing.T) {
 // systemd reads the unit without complaint, and rates it as hardly exposed.
 func TestSystemdTakesTheUnit(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("systemd-analyze"); err != nil {
-		t.Skip("systemd-analyze is not here")
-	}
+	analyze := programtest.Find(t, "systemd", "systemd-analyze")
 	text, err := os.ReadFile(filepath.Join(shipped, "systemd/posthaste.service"))
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +176,7 @@ func TestSystemdTakesTheUnit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"verify"}, {"security", "--offline=true", "--threshold=20"}} {
-		out, err := exec.Command("systemd-analyze", append(args, file)...).CombinedOutput()
+		out, err := exec.Command(analyze, append(args, file)...).CombinedOutput()
 		if err != nil || args[0] == "verify" && len(out) > 0 {
 			t.Errorf("systemd-analyze %s: %v\n%s", args[0], err, out)
 		}

@@ -3,12 +3,12 @@ package model_test
 import (
 	"flag"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/docs/model"
+	"github.com/posthaste-dev/posthaste/internal/programtest"
 )
 
 var (
@@ -18,13 +18,11 @@ var (
 	planted = flag.Bool("planted", false, "also explore the model with an error in it: each has to be found")
 )
 
-// needSpin leaves the model out where its tools are not installed: they are no
-// part of what the product needs. .ci/run installs them where it can.
+// needSpin leaves the model out where its tools are not installed, and CI does not require them: they are no part of
+// what the product needs.
 func needSpin(t *testing.T) {
 	for _, tool := range []string{"spin", "cc"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("the lease model was NOT explored: %s is not installed (apt-get install spin gcc)", tool)
-		}
+		programtest.Find(t, "spin gcc", tool)
 	}
 }
 

@@ -107,9 +107,10 @@ var allowed = map[string]string{
 	"internal/oidctest":   "",
 
 	// Prometheus and promtool for tests, and what they test.
-	"internal/promtest": "internal/freeport",
-	"deploy/prometheus": "",
-	"deploy/grafana":    "",
+	"internal/promtest":    "internal/freeport",
+	"internal/programtest": "",
+	"deploy/prometheus":    "",
+	"deploy/grafana":       "",
 
 	// Answers of the API against its description, in tests.
 	"internal/apitest": "api",
