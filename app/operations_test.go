@@ -1,19 +1,24 @@
 package app
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/bridge"
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/promtest"
 	"github.com/posthaste-dev/posthaste/listener"
 	"github.com/posthaste-dev/posthaste/memory"
 	"github.com/posthaste-dev/posthaste/reaper"
@@ -22,39 +27,73 @@ import (
 	"github.com/posthaste-dev/posthaste/schedule"
 )
 
-// TestOperationsDocListsEveryMetric compares the table of docs/operate/operations.md with
-// what the components register: names, labels and help texts.
-func TestOperationsDocListsEveryMetric(t *testing.T) {
+// The table of docs/operate/operations.md lists the metrics that the components register, with their types, labels and
+// help texts.
+func TestMetricsOfTheOperationsDocAreThoseOfTheCode(t *testing.T) {
+	documented, types := documentedMetrics(t)
+	described, series := descriptions{}, newEverySeries()
+	registerMetrics(t, described)
+	registerMetrics(t, series)
+	if len(described) < 15 {
+		t.Fatalf("got %d registered metrics, want more: this test looks at the wrong place", len(described))
+	}
+	if diff := cmp.Diff(map[string]string(described), documented); diff != "" {
+		t.Errorf("docs/operate/operations.md differs from the code (-code +doc):\n%s", diff)
+	}
+	if diff := cmp.Diff(exposedTypes(series.exposed()), types); diff != "" {
+		t.Errorf("docs/operate/operations.md has other types than the code (-code +doc):\n%s", diff)
+	}
+}
+
+// promtool has nothing against any metric of the table.
+func TestPromlintOfEveryMetric(t *testing.T) {
+	series := newEverySeries()
+	registerMetrics(t, series)
+	text := series.exposed()
+	_, types := documentedMetrics(t)
+	for name := range types {
+		if !regexp.MustCompile(`(?m)^` + name + `(_bucket)?[{ ]`).MatchString(text) {
+			t.Errorf("promtool is not given %s", name)
+		}
+	}
+	promtest.Check(t, "", []byte(text), "check", "metrics")
+}
+
+// documentedMetrics returns "labels | help" and the type of each metric of the table, by its name.
+func documentedMetrics(t *testing.T) (documented, types map[string]string) {
+	t.Helper()
 	doc, err := os.ReadFile("../docs/operate/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	documented := map[string]string{}
-	row := regexp.MustCompile("^\\| `([a-z_]+)` \\| [a-z]+ \\| ([a-z_, ]*) ?\\| (.+) \\|$")
+	documented, types = map[string]string{}, map[string]string{}
+	row := regexp.MustCompile("^\\| `([a-z_]+)` \\| ([a-z]+) \\| ([a-z_, ]*) ?\\| (.+) \\|$")
 	for line := range strings.Lines(string(doc)) {
 		if m := row.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
-			documented[m[1]] = strings.TrimSpace(m[2]) + " | " + strings.ReplaceAll(m[3], "`", "")
+			documented[m[1]] = strings.TrimSpace(m[3]) + " | " + strings.ReplaceAll(m[4], "`", "")
+			types[m[1]] = m[2]
 		}
 	}
-	registered := registeredMetrics(t)
-	if len(registered) < 15 {
-		t.Fatalf("got %d registered metrics, want more: this test looks at the wrong place", len(registered))
-	}
-	if diff := cmp.Diff(registered, documented); diff != "" {
-		t.Errorf("docs/operate/operations.md differs from the code (-code +doc):\n%s", diff)
-	}
+	return documented, types
 }
 
-// registeredMetrics returns "labels | help" of each metric, by its name.
-func registeredMetrics(t *testing.T) map[string]string {
+func exposedTypes(text string) map[string]string {
+	types := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+) (\S+)$`).FindAllStringSubmatch(text, -1) {
+		types[m[1]] = m[2]
+	}
+	return types
+}
+
+// registerMetrics makes one component of each sort, which registers its metrics.
+func registerMetrics(t *testing.T, reg prometheus.Registerer) {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none") // nothing connects
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	reg := descriptions{}
-	reg.MustRegister(newBuildInfo(), newReadyMetric(nil))
+	reg.MustRegister(newBuildInfo(), newReadyMetric(&readiness{at: time.Now()}))
 	if _, err := dispatcher.New(pool, &dispatcher.Mux{}, dispatcher.Config{Registerer: reg}); err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +120,44 @@ func registeredMetrics(t *testing.T) map[string]string {
 	if _, err := bridge.New(pool, bridge.Config{Registerer: reg, Bridges: []bridge.BridgeConfig{{Name: "b", Source: &nats.Source{}, Kind: "k"}}}); err != nil {
 		t.Fatal(err)
 	}
-	return reg
+}
+
+// everySeries is a registry in which each metric has a series, also one with labels that nothing has counted yet.
+type everySeries struct{ *prometheus.Registry }
+
+func newEverySeries() everySeries { return everySeries{prometheus.NewRegistry()} }
+
+func (s everySeries) Register(c prometheus.Collector) error {
+	described := descriptions{}
+	_ = described.Register(c)
+	for _, about := range described {
+		labels, _, _ := strings.Cut(about, " | ")
+		values := strings.Fields(labels) // the values are the names, of which there may be none
+		switch c := c.(type) {
+		case *prometheus.CounterVec:
+			c.WithLabelValues(values...)
+		case *prometheus.GaugeVec:
+			c.WithLabelValues(values...)
+		case *prometheus.HistogramVec:
+			c.WithLabelValues(values...)
+		}
+	}
+	return s.Registry.Register(c)
+}
+
+func (s everySeries) MustRegister(cs ...prometheus.Collector) {
+	for _, c := range cs {
+		if err := s.Register(c); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// exposed returns what Prometheus would scrape.
+func (s everySeries) exposed() string {
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(s.Registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return w.Body.String()
 }
 
 // descriptions is a registerer that keeps what metrics say of themselves, also of

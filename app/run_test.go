@@ -358,8 +358,9 @@ func TestADrainDelayGoesOnWorking(t *testing.T) {
 	r.awaitComponents() // a stop that is cut does not, and they would still use the database
 }
 
-// What promtool says of the metrics of a process; those of pools have the names of another library.
-func TestPromtoolAcceptsTheMetrics(t *testing.T) {
+// What promtool says of the metrics of a process; those of pools have the names of another library. Not all metrics of
+// the manual are among them: TestPromlintOfEveryMetric has those that only other processes have.
+func TestPromlintOfAProcess(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)
 	ran := make(chan bool, 1)
