@@ -451,22 +451,6 @@ func rendered(t *testing.T, values string) map[string]string {
 	return out
 }
 
-// scaledObject has the fields of keda's type that the chart uses. The package of that type imports some hundred others.
-type scaledObject struct {
-	APIVersion string         `json:"apiVersion"`
-	Kind       string         `json:"kind"`
-	Metadata   map[string]any `json:"metadata"`
-	Spec       struct {
-		ScaleTargetRef  struct{ Name string } `json:"scaleTargetRef"`
-		MinReplicaCount *int32                `json:"minReplicaCount"`
-		MaxReplicaCount *int32                `json:"maxReplicaCount"`
-		Triggers        []struct {
-			Type     string            `json:"type"`
-			Metadata map[string]string `json:"metadata"`
-		} `json:"triggers"`
-	} `json:"spec"`
-}
-
 // decoded returns the objects of the documents by Kind/component.
 func decoded(t *testing.T, documents map[string]string) map[string]any {
 	t.Helper()
