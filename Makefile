@@ -55,11 +55,12 @@ test: build ## every test, scorecard and integration stories included, on a real
 	cd console/browsertest && $(GO) tool -modfile=../../tools/lint.mod $(SUM) --packages=./... -- $(QUICK) -parallel 6 -timeout 20m
 	POSTHASTE_SCORECARD_UNTIL=$(UNTIL) $(call tests,0) --packages="./integration" -- $(QUICK) -timeout 30m -run '^TestScorecard$$'
 
-# Modules of their own: what their tests need, the library's users do not.
-MODULES = $(addprefix test-in/,bench internal/pgdocker internal/cetest examples/migrate/asynq)
+# Modules of their own: what their tests need, the library's users do not. They read files outside their modules, too,
+# which go does not look at before it repeats a result.
+MODULES = $(addprefix test-in/,bench internal/pgdocker internal/cetest examples/migrate/asynq examples/migrate/river)
 .PHONY: $(MODULES)
 $(MODULES): test-in/%:
-	$(GO) test -C $* $(QUICK) ./...
+	$(GO) test -C $* -count=1 $(QUICK) ./...
 
 .PHONY: test-docker
 test-docker: ## some of them on a Postgres in a container, with testcontainers (needs a container engine)
@@ -136,7 +137,7 @@ fmt-diff:
 	@out="$$($(LINT) gofumpt -l $(OURS))"; test -z "$$out" || { echo "not formatted, run make fmt:"; echo "$$out"; exit 1; }
 
 # Each module on its own, so that make -j 2 downloads for one while it compiles another.
-VETTED = $(addprefix vet-in/,bench internal/pgdocker internal/cetest examples/migrate/asynq console/browsertest internal/natsdev internal/kafkadev)
+VETTED = $(addprefix vet-in/,bench internal/pgdocker internal/cetest examples/migrate/asynq examples/migrate/river console/browsertest internal/natsdev internal/kafkadev)
 .PHONY: vet vet-here staticcheck $(VETTED)
 vet: vet-here $(VETTED) staticcheck
 vet-here:

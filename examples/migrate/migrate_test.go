@@ -105,7 +105,8 @@ func do(t *testing.T, db *pgxpool.Pool, statements ...string) {
 	}
 }
 
-// River 0.51: the columns of river_job that its migrations 1 to 6 make.
+// River 0.51: the columns of river_job that its migrations 1 to 6 make. The tests of folder river have those migrations
+// make them, and River's workers take jobs meanwhile; these are more jobs, and names that stop the script.
 func TestRiver(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
