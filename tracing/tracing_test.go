@@ -120,6 +120,21 @@ func (r *rig) named(name string, n int) []sdk.ReadOnlySpan {
 	return found
 }
 
+// only fails the test unless the spans that began have these names, each as often as it is given: claims, settlements
+// and looks at the database have none.
+func (r *rig) only(names ...string) {
+	r.t.Helper()
+	var began []string
+	for _, s := range r.spans.Started() {
+		began = append(began, s.Name())
+	}
+	slices.Sort(began)
+	slices.Sort(names)
+	if !slices.Equal(began, names) {
+		r.t.Errorf("the spans are %q, want %q", began, names)
+	}
+}
+
 func attr(s sdk.ReadOnlySpan, name string) string {
 	for _, a := range s.Attributes() {
 		if string(a.Key) == name {
@@ -156,6 +171,7 @@ func TestAFirstAttemptIsAChildAndARetryATraceOfItsOwn(t *testing.T) {
 	dispatcher.Handle(mux, func(context.Context, *outbox.Job[farewell]) error { return nil })
 	r.work(mux, allDone)
 
+	r.only("request", "enqueue greet", "process greet", "process greet", "inner", "process farewell")
 	made := r.named("enqueue greet", 1)[0]
 	if made.Parent().SpanID() != request.SpanContext().SpanID() || made.SpanKind() != trace.SpanKindProducer || attr(made, "messaging.message.id") != id.String() {
 		t.Errorf("the job was made in %v, a %s, of %q", made.Parent(), made.SpanKind(), attr(made, "messaging.message.id"))
@@ -497,6 +513,7 @@ func TestAnEventIsPostedInItsOwnTrace(t *testing.T) {
 		t.Error(err)
 	}
 	ended <- nil
+	r.only("publish greeted", "send hooks", "post "+strings.TrimPrefix(receiver.URL, "http://"))
 	made, sent := r.named("publish greeted", 1)[0], r.named("send hooks", 1)[0]
 	post := r.named("post "+strings.TrimPrefix(receiver.URL, "http://"), 1)[0]
 	if post.Parent().SpanID() != made.SpanContext().SpanID() || !linked(post, sent.SpanContext()) || !linked(sent, made.SpanContext()) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -58,6 +59,21 @@ func (r *otlpReceiver) take(sent *collector.ExportTraceServiceRequest) {
 				r.spans[s.GetName()] = append(r.spans[s.GetName()], s)
 			}
 		}
+	}
+}
+
+// only fails the test unless there are as many spans of each name, and none of another: claims, settlements and what
+// else the process asks the database have none.
+func (r *otlpReceiver) only(t *testing.T, want map[string]int) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	got := map[string]int{}
+	for name, spans := range r.spans {
+		got[name] = len(spans)
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("the spans are %v, want %v", got, want)
 	}
 }
 
@@ -119,6 +135,7 @@ func exportsItsSpans(t *testing.T, received *otlpReceiver, variables ...string) 
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("serve ended with %v, want exit status 0", err)
 	}
+	received.only(t, map[string]int{"process greet": 2, "post " + strings.TrimPrefix(receiver.URL, "http://"): 2})
 	process, retry := received.two(t, "process greet")
 	post, _ := received.two(t, "post "+strings.TrimPrefix(receiver.URL, "http://"))
 	id := func(b []byte) string { return hex.EncodeToString(b) }
