@@ -78,6 +78,10 @@ fuzz: ## random input for everything that reads what others wrote, FUZZTIME=60s 
 zones: ## schedules over every change of the clocks of every zone, 1990 to 2037 (make test takes a sample); some minutes
 	POSTHASTE_SCHEDULE_ZONES=on $(GO) test -count=1 -v -run TestTicksAgreeWithAClockThatIsWatched ./schedule
 
+.PHONY: drain
+drain: ## ten processes of the API replaced behind a proxy that notices after three seconds, at 200 requests a second (make test replaces two)
+	POSTHASTE_DRAIN=long $(GO) test -count=1 -v -run TestNoRequestFailsWhileProcessesAreReplaced ./cmd/posthaste
+
 .PHONY: model
 model: ## the lease protocol, every state of it, with spin (docs/model)
 	$(GO) test -count=1 -v ./docs/model -leases 4 -planted

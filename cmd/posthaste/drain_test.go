@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -43,73 +44,103 @@ func (p *lateProxy) target(n int) string {
 	return p.targets[n%len(p.targets)]
 }
 
+// replacement says how TestNoRequestFailsWhileProcessesAreReplaced replaces processes.
+type replacement struct {
+	times  int
+	delay  string        // OUTBOX_DRAIN_DELAY
+	notice time.Duration // after which the proxy knows that a process is unready
+	rate   float64       // requests a second, at least
+}
+
+// replacements returns that of make drain if POSTHASTE_DRAIN is long, with the drain delay of the chart and a proxy
+// that notices as late as one in a cluster, and otherwise a short one.
+func replacements() replacement {
+	if os.Getenv("POSTHASTE_DRAIN") == "long" {
+		return replacement{times: 10, delay: "5s", notice: 3 * time.Second, rate: 190}
+	}
+	return replacement{times: 2, delay: "1s", notice: 400 * time.Millisecond}
+}
+
+// requests go to what a proxy takes for ready, 200 a second.
+type requests struct {
+	proxy        *lateProxy
+	token        string
+	stop         chan struct{}
+	sent, failed atomic.Int64
+	all          sync.WaitGroup
+}
+
+// send sends them until it is told to stop.
+func (r *requests) send(t *testing.T) {
+	each := time.NewTicker(5 * time.Millisecond)
+	defer each.Stop()
+	underWay := make(chan struct{}, 20) // of one caller: more are refused on a machine that is too slow for them
+	for n := 0; ; n++ {
+		select {
+		case <-r.stop:
+			return
+		case <-each.C:
+		}
+		underWay <- struct{}{}
+		r.all.Go(func() {
+			defer func() { <-underWay }()
+			r.sent.Add(1)
+			if err := enqueueAt(t, r.proxy.target(n), r.token); err != nil {
+				if r.failed.Add(1) == 1 {
+					t.Logf("request %d: %v", n, err)
+				}
+			}
+		})
+	}
+}
+
 // Processes of the API are replaced one after the other, while 200 requests a second go to all that the proxy takes for
 // ready: with a drain delay that is longer than the proxy takes to notice, none fails, and each stored its job.
 func TestNoRequestFailsWhileProcessesAreReplaced(t *testing.T) {
 	t.Parallel()
+	how := replacements()
 	pool := pgtest.New(t)
 	url := pool.Config().ConnString()
-	token := newToken(t, env{"DATABASE_URL": url})
-	begin := func() (cmd *exec.Cmd, api, admin string) {
-		cmd, logs := servingWith(t, []string{"OUTBOX_DRAIN_DELAY=1s"}, "--database-url", url, "--role", "api", "--api-addr", "127.0.0.1:0")
+	r := &requests{proxy: new(lateProxy), token: newToken(t, env{"DATABASE_URL": url}), stop: make(chan struct{})}
+	start := func() (cmd *exec.Cmd, api, admin string) {
+		cmd, logs := servingWith(t, []string{"OUTBOX_DRAIN_DELAY=" + how.delay},
+			"--database-url", url, "--role", "api", "--api-addr", "127.0.0.1:0")
 		api, admin = apiURL(t, logs), adminAddr(t, logs)
 		awaitReadiness(t, admin, http.StatusOK)
+		r.proxy.add(api)
 		return cmd, api, admin
 	}
-	proxy := new(lateProxy)
-	cmd, api, admin := begin()
-	proxy.add(api)
-	stop := make(chan struct{})
-	var sent, failed atomic.Int64
-	var requests sync.WaitGroup
-	underWay := make(chan struct{}, 20) // of one caller: more are refused on a machine that is too slow for them
-	requests.Go(func() {
-		each := time.NewTicker(5 * time.Millisecond)
-		defer each.Stop()
-		for n := 0; ; n++ {
-			select {
-			case <-stop:
-				return
-			case <-each.C:
-			}
-			underWay <- struct{}{}
-			requests.Go(func() {
-				defer func() { <-underWay }()
-				sent.Add(1)
-				if err := enqueueAt(t, proxy.target(n), token); err != nil {
-					if failed.Add(1) == 1 {
-						t.Logf("request %d: %v", n, err)
-					}
-				}
-			})
-		}
-	})
+	cmd, api, admin := start()
+	began := time.Now()
+	r.all.Go(func() { r.send(t) })
 	finish := sync.OnceFunc(func() {
-		close(stop)
-		requests.Wait()
+		close(r.stop)
+		r.all.Wait()
 	})
 	defer finish()
-	for range 2 {
-		next, nextAPI, nextAdmin := begin()
-		proxy.add(nextAPI)
+	for range how.times {
+		next, nextAPI, nextAdmin := start()
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
 		awaitReadiness(t, admin, http.StatusServiceUnavailable)
-		time.Sleep(400 * time.Millisecond) // until the proxy has noticed
-		proxy.leave(api)
+		time.Sleep(how.notice)
+		r.proxy.leave(api)
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("serve ended with %v, want exit status 0", err)
 		}
 		cmd, api, admin = next, nextAPI, nextAdmin
 	}
 	finish()
+	rate := float64(r.sent.Load()) / time.Since(began).Seconds()
 	var stored int64
 	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM outbox.jobs`).Scan(&stored); err != nil {
 		t.Fatal(err)
 	}
-	if failed.Load() > 0 || sent.Load() < 200 || stored != sent.Load() {
-		t.Errorf("%d of %d requests failed, and %d jobs are stored, want none of 200 or more, and as many", failed.Load(), sent.Load(), stored)
+	t.Logf("%d replaced, %d requests, %.0f a second, %d failed, %d jobs",
+		how.times, r.sent.Load(), rate, r.failed.Load(), stored)
+	if r.failed.Load() > 0 || r.sent.Load() < 200 || stored != r.sent.Load() || rate < how.rate {
+		t.Errorf("want no request of 200 or more to have failed, as many jobs, and %.0f requests a second", how.rate)
 	}
 }
 
