@@ -69,6 +69,27 @@ func TestTheOperationsOfTheDocumentationAreAccepted(t *testing.T) {
 	}
 }
 
+// The reason that the documentation shows is what the API answers when ada has paused the queue, but for the time.
+func TestTheReasonOfTheDocumentationIsGiven(t *testing.T) {
+	t.Parallel()
+	shown := regexp.MustCompile(`(?m)^\{.*"reasons":\[(.*)\]\}$`).FindStringSubmatch(readDocs(t))
+	if shown == nil {
+		t.Fatal("the documentation shows no reasons: this looks at the wrong place")
+	}
+	r := newRig(t)
+	id := r.as("client-a").enqueue(`{"kind":"mail","queue":"mail"}`)
+	r.as("root").post("/queues/mail/pause?reason=the+relay+is+down", "").want(200, nil)
+	var why struct{ Reasons []json.RawMessage }
+	r.as("root").get("/jobs/"+id+"/why").want(200, &why)
+	timeless := func(reason string) string {
+		return regexp.MustCompile(`20\d\d-\d\d-\d\dT[\d:.]+Z`).ReplaceAllString(reason, "TIME")
+	}
+	want := strings.NewReplacer(" by ada ", " by root ", `"by":"ada"`, `"by":"root"`).Replace(timeless(shown[1]))
+	if got := timeless(string(why.Reasons[0])); got != want {
+		t.Errorf("the API gives the reason\n%s\nthe documentation shows\n%s", got, want)
+	}
+}
+
 func TestTheDocumentationExplainsEveryCodeAndRoute(t *testing.T) {
 	t.Parallel()
 	doc := readDocs(t)

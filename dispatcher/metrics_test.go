@@ -2,10 +2,14 @@ package dispatcher_test
 
 import (
 	"context"
+	"log/slog"
+	"os"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -126,6 +130,53 @@ func TestLogJobsSaysWhichLinesAreLogged(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The lines about jobs that docs/operate/operations.md shows have the members of those that are logged, in their order.
+func TestThePageShowsTheLinesAboutJobs(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/operate/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, shown, _ := strings.Cut(string(page), "<!-- run by dispatcher/metrics_test.go -->\n```json\n")
+	shown, _, _ = strings.Cut(shown, "```")
+	db := pgtest.New(t)
+	ids := enqueueProbes(t, db, 3, outbox.Options{})
+	started := make(chan struct{}, 1)
+	config, lines := quiet(nil), new(logbook)
+	config.Logger = slog.New(slog.NewJSONHandler(lines, nil))
+	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+		switch job.Args.N {
+		case 0:
+			return dispatcher.RetryAfter(time.Hour, errBoom)
+		case 1:
+			started <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}), config)
+	receive(t, started, "the handler to start")
+	cancelJob(t, db, ids[1], "running")
+	await(t, db, "all have ended", `SELECT count(*) = 2 AND (SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'retrying') FROM outbox.history`)
+	d.stop(t)
+	member := regexp.MustCompile(`"(\w+)":`)
+	members := func(line string) string {
+		var names []string
+		for _, m := range member.FindAllStringSubmatch(line, -1) {
+			if m[1] != "time" { // which the page leaves out
+				names = append(names, m[1])
+			}
+		}
+		return strings.Join(names, " ")
+	}
+	for _, event := range strings.Fields("job_claimed job_completed job_cancelled job_failed") {
+		line := regexp.MustCompile(`(?m)^.*"event":"` + event + `".*$`)
+		if got, want := members(line.FindString(shown)), members(line.FindString(lines.String())); got != want || want == "" {
+			t.Errorf("docs/operate/operations.md shows %s with %s, it is logged with %s", event, got, want)
+		}
 	}
 }
 

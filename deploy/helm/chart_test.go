@@ -4,6 +4,7 @@ package helm
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -124,6 +125,39 @@ priorityClassName: high
 env: [{name: OUTBOX_KEEP, value: 7d}, {name: OUTBOX_WORKER, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]`,
 		"Deployment/dispatch PodDisruptionBudget/dispatch",
 	},
+}
+
+// Each Deployment has what the values in docs/operate/deploy.md add to every pod.
+func TestTheChartTakesTheValuesOfTheManual(t *testing.T) {
+	page, err := os.ReadFile("../../docs/operate/deploy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, values, shown := strings.Cut(string(page), "<!-- run by deploy/helm/chart_test.go -->\n```yaml\n")
+	values, _, _ = strings.Cut(values, "```")
+	var want struct {
+		ExtraVolumes      []core.Volume
+		ExtraVolumeMounts []core.VolumeMount
+		Env               []core.EnvVar
+	}
+	if err := yaml.UnmarshalStrict([]byte(values), &want); err != nil || !shown {
+		t.Fatalf("docs/operate/deploy.md shows %q: %v", values, err)
+	}
+	has := func(all, wanted any) bool {
+		got, _ := json.Marshal(all)
+		part, _ := json.Marshal(wanted)
+		return bytes.Contains(got, bytes.Trim(part, "[]"))
+	}
+	for name, object := range decoded(t, rendered(t, secret+values)) {
+		d, ok := object.(*apps.Deployment)
+		if !ok {
+			continue
+		}
+		pod := d.Spec.Template.Spec
+		if c := pod.Containers[0]; !has(pod.Volumes, want.ExtraVolumes) || !has(c.VolumeMounts, want.ExtraVolumeMounts) || !has(c.Env, want.Env) {
+			t.Errorf("%s has the volumes %v, mounts %v and variables %v, want also %+v", name, pod.Volumes, c.VolumeMounts, c.Env, want)
+		}
+	}
 }
 
 func TestTheChartMakesWhatKubernetesKnows(t *testing.T) {

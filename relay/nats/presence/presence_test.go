@@ -1,9 +1,12 @@
 package presence
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
+	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -173,5 +176,27 @@ func TestWithoutWorkersThereIsNothing(t *testing.T) {
 	}
 	if _, err := New(Config{SubjectPrefix: "a.*"}); err == nil || !strings.Contains(err.Error(), "URLs is empty") {
 		t.Errorf("New = %v", err)
+	}
+}
+
+// The heartbeat that docs/operate/nats.md shows is one of ours: the same members in the same order, and no other.
+func TestThePageShowsAHeartbeat(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/operate/nats.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := regexp.MustCompile("(?m)^<!-- run by relay/nats/presence/presence_test.go -->\n```json\n((?s:.*?))^```$").FindSubmatch(page)
+	if shown == nil {
+		t.Fatal("docs/operate/nats.md shows no heartbeat")
+	}
+	var beat Heartbeat
+	if err := json.Unmarshal(shown[1], &beat); err != nil {
+		t.Fatal(err)
+	}
+	want, _ := json.Marshal(beat)
+	var got bytes.Buffer
+	if err := json.Compact(&got, shown[1]); err != nil || got.String() != string(want) {
+		t.Errorf("docs/operate/nats.md shows %s, a heartbeat is %s (%v)", got.String(), want, err)
 	}
 }
