@@ -1,6 +1,9 @@
 package app
 
 import (
+	"flag"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -27,31 +30,54 @@ import (
 	"github.com/posthaste-dev/posthaste/schedule"
 )
 
-// The table of docs/operate/operations.md lists the metrics that the components register, with their types, labels and
-// help texts.
-func TestMetricsOfTheOperationsDocAreThoseOfTheCode(t *testing.T) {
-	documented, types := documentedMetrics(t)
-	described, series := descriptions{}, newEverySeries()
-	registerMetrics(t, described)
+var updateReference = flag.Bool("update-reference", false, "write docs/reference/metrics.md")
+
+// docs/reference/metrics.md is generated from what the components register: names, types, labels and help texts.
+func TestReferenceOfMetricsIsWhatTheCodeRegisters(t *testing.T) {
+	const page = "../docs/reference/metrics.md"
+	registered, series := descriptions{}, newEverySeries()
+	registerMetrics(t, registered)
 	registerMetrics(t, series)
-	if len(described) < 15 {
-		t.Fatalf("got %d registered metrics, want more: this test looks at the wrong place", len(described))
+	types := exposedTypes(series.exposed())
+	if len(registered) < 15 {
+		t.Fatalf("got %d registered metrics, want more: this test looks at the wrong place", len(registered))
 	}
-	if diff := cmp.Diff(map[string]string(described), documented); diff != "" {
-		t.Errorf("docs/operate/operations.md differs from the code (-code +doc):\n%s", diff)
+	var want strings.Builder
+	want.WriteString(`# Metrics
+
+For people who write dashboards and alerts: every metric of Posthaste, generated from the program. A process exports
+those of its roles; ` + "`outbox_memory_…`" + ` is exported by programs with package memory.
+[Operations](../operate/operations.md#metrics) explains labels, sampled gauges and scaling. Connection pools also export
+` + "`pgxpool_…`" + `, the metrics of ` + "`github.com/IBM/pgxpoolprometheus`" + `.
+
+| metric | type | labels | meaning |
+| --- | --- | --- | --- |
+`)
+	for _, name := range slices.Sorted(maps.Keys(registered)) {
+		m := registered[name]
+		fmt.Fprintf(&want, "| `%s` | %s | %s| %s |\n", name, types[name], strings.TrimLeft(m.labels+" ", " "), strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(m.help))
 	}
-	if diff := cmp.Diff(exposedTypes(series.exposed()), types); diff != "" {
-		t.Errorf("docs/operate/operations.md has other types than the code (-code +doc):\n%s", diff)
+	if *updateReference {
+		if err := os.WriteFile(page, []byte(want.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.Split(want.String(), "\n"), strings.Split(string(got), "\n")); diff != "" {
+		t.Errorf("docs/reference/metrics.md differs from the code, make docs-reference writes it (-code +doc):\n%s", diff)
 	}
 }
 
-// promtool has nothing against any metric of the table.
+// promtool has nothing against any metric.
 func TestPromlintOfEveryMetric(t *testing.T) {
-	series := newEverySeries()
+	registered, series := descriptions{}, newEverySeries()
+	registerMetrics(t, registered)
 	registerMetrics(t, series)
 	text := series.exposed()
-	_, types := documentedMetrics(t)
-	for name := range types {
+	for name := range registered {
 		if !regexp.MustCompile(`(?m)^` + name + `(_bucket)?[{ ]`).MatchString(text) {
 			t.Errorf("promtool is not given %s", name)
 		}
@@ -59,24 +85,7 @@ func TestPromlintOfEveryMetric(t *testing.T) {
 	promtest.Check(t, "", []byte(text), "check", "metrics")
 }
 
-// documentedMetrics returns "labels | help" and the type of each metric of the table, by its name.
-func documentedMetrics(t *testing.T) (documented, types map[string]string) {
-	t.Helper()
-	doc, err := os.ReadFile("../docs/operate/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	documented, types = map[string]string{}, map[string]string{}
-	row := regexp.MustCompile("^\\| `([a-z_]+)` \\| ([a-z]+) \\| ([a-z_, ]*) ?\\| (.+) \\|$")
-	for line := range strings.Lines(string(doc)) {
-		if m := row.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
-			documented[m[1]] = strings.TrimSpace(m[3]) + " | " + strings.ReplaceAll(m[4], "`", "")
-			types[m[1]] = m[2]
-		}
-	}
-	return documented, types
-}
-
+// exposedTypes returns the type of each metric that Prometheus would scrape.
 func exposedTypes(text string) map[string]string {
 	types := map[string]string{}
 	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+) (\S+)$`).FindAllStringSubmatch(text, -1) {
@@ -130,9 +139,8 @@ func newEverySeries() everySeries { return everySeries{prometheus.NewRegistry()}
 func (s everySeries) Register(c prometheus.Collector) error {
 	described := descriptions{}
 	_ = described.Register(c)
-	for _, about := range described {
-		labels, _, _ := strings.Cut(about, " | ")
-		values := strings.Fields(labels) // the values are the names, of which there may be none
+	for _, m := range described {
+		values := strings.Fields(m.labels) // the values are the names, of which there may be none
 		switch c := c.(type) {
 		case *prometheus.CounterVec:
 			c.WithLabelValues(values...)
@@ -160,9 +168,11 @@ func (s everySeries) exposed() string {
 	return w.Body.String()
 }
 
+type metric struct{ labels, help string }
+
 // descriptions is a registerer that keeps what metrics say of themselves, also of
 // those that have no series yet.
-type descriptions map[string]string
+type descriptions map[string]metric
 
 var descPattern = regexp.MustCompile(`fqName: "([^"]*)", help: "((?:[^"\\]|\\.)*)", (?:unit: "[^"]*", )?constLabels: \{\}, variableLabels: \{([^}]*)\}`)
 
@@ -174,7 +184,7 @@ func (d descriptions) Register(c prometheus.Collector) error {
 		if m := descPattern.FindStringSubmatch(desc.String()); m != nil {
 			labels := strings.Split(m[3], ",")
 			slices.Sort(labels)
-			d[m[1]] = strings.Join(labels, ", ") + " | " + m[2]
+			d[m[1]] = metric{strings.Join(labels, ", "), strings.ReplaceAll(m[2], `\"`, `"`)}
 		}
 	}
 	return nil

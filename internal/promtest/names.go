@@ -12,12 +12,12 @@ import (
 	"testing"
 )
 
-// Documented returns the metrics of docs/operate/operations.md with their labels. That table is compared with what a
-// process registers by a test of package app.
+// Documented returns the metrics of docs/reference/metrics.md with their labels. A test of package app generates that
+// table from what a process registers.
 func Documented(t testing.TB) map[string][]string {
 	t.Helper()
 	_, here, _, _ := runtime.Caller(0)
-	doc, err := os.ReadFile(filepath.Join(filepath.Dir(here), "../../docs/operate/operations.md"))
+	doc, err := os.ReadFile(filepath.Join(filepath.Dir(here), "../../docs/reference/metrics.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,14 +14,14 @@ const (
 	Cancelled            = "cancelled"              // the job was cancelled while it ran
 	UnreadablePayload    = "unreadable_payload"     // the payload is sealed, and a key or dispatcher.Protect is absent
 	OutcomeCount         = "outcome_count"          // a handler of a batch returned too few or too many outcomes
-	UndecodableResult    = "undecodable_result"     // the result is not of the type that a hook expects; fails for good
+	UndecodableResult    = "undecodable_result"     // the result does not match the hook's type; fails permanently
 	LeaseLost            = "lease_lost"             // the worker died, stalled, or could not reach the database
-	UndecodablePayload   = "undecodable_payload"    // the payload does not match the handler's type; fails for good
-	ResultTooLarge       = "result_too_large"       // the handler's result is larger than 4 MiB; fails for good
-	ResultNotStored      = "result_not_stored"      // the database refuses the result; fails for good
-	FollowUpsNotStored   = "follow_ups_not_stored"  // the database refuses a follow-up or the result; fails for good
-	UndecodableStep      = "undecodable_step"       // a step's stored result has another type; fails for good
-	StepNotStorable      = "step_not_storable"      // a step's result is not JSON, or too large; fails for good
+	UndecodablePayload   = "undecodable_payload"    // the payload does not match the handler's type; fails permanently
+	ResultTooLarge       = "result_too_large"       // the handler's result is larger than 4 MiB; fails permanently
+	ResultNotStored      = "result_not_stored"      // the database refuses the result; fails permanently
+	FollowUpsNotStored   = "follow_ups_not_stored"  // the database refuses a follow-up or the result; fails permanently
+	UndecodableStep      = "undecodable_step"       // a step's stored result has another type; fails permanently
+	StepNotStorable      = "step_not_storable"      // a step's result is not JSON, or too large; fails permanently
 	CompleteNotCommitted = "complete_not_committed" // Complete was called, but its transaction did not commit
 )
 
