@@ -204,11 +204,7 @@ func TestPostgresPageSaysHowMuchDiskAJobTakes(t *testing.T) {
 			t.Fatal("the jobs were not handled")
 		}
 	}
-	// The page says how many a process with one queue has while nothing stalls.
 	connections := query(t, db, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name IN ('posthaste', 'posthaste-listener')`)[0][0].(int64)
-	if connections < 4 || connections > 12 {
-		t.Errorf("the process has %d connections, docs/operate/postgres.md says 12 at most", connections)
-	}
 	stop()
 	if err := <-done; err != nil {
 		t.Fatal(err)
@@ -219,11 +215,24 @@ func TestPostgresPageSaysHowMuchDiskAJobTakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := regexp.MustCompile(`a closed job takes (\d+) bytes`).FindStringSubmatch(string(page))
-	if m == nil {
-		t.Fatal("docs/operate/postgres.md does not say how many bytes a closed job takes")
+	stated := func(pattern string) (numbers []int64) {
+		m := regexp.MustCompile(pattern).FindStringSubmatch(strings.Join(strings.Fields(string(page)), " "))
+		if m == nil {
+			t.Fatalf("docs/operate/postgres.md does not state %s", pattern)
+		}
+		for _, digits := range m[1:] {
+			n, _ := strconv.ParseInt(digits, 10, 64)
+			numbers = append(numbers, n)
+		}
+		return numbers
 	}
-	if said, _ := strconv.ParseFloat(m[1], 64); measured < said*0.8 || measured > said*1.2 {
-		t.Errorf("a closed job takes %.0f bytes, docs/operate/postgres.md says %s", measured, m[1])
+	// What stalls for a moment, as on a busy machine, takes a connection or two more.
+	of := stated(`therefore opens at most (\d+) connections, (\d+) of them while it is busy and nothing stalls`)
+	if connections > of[0] || connections < of[1]-4 || connections > of[1]+2 {
+		t.Errorf("the process has %d connections, docs/operate/postgres.md states %d of %d", connections, of[1], of[0])
+	}
+	said := float64(stated(`a closed job takes (\d+) bytes`)[0])
+	if measured < said*0.8 || measured > said*1.2 {
+		t.Errorf("a closed job takes %.0f bytes, docs/operate/postgres.md says %.0f", measured, said)
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/posthaste-dev/posthaste/internal/natstest"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -51,6 +53,8 @@ func TestAProcessHasTheConnectionsThatThePageSays(t *testing.T) {
 		"dispatch": {[]string{"every process", "`dispatch`", "`reap`", "schedules", "listener"}, map[string]int{"`dispatch`": 2}, startWork, 10},
 		"api":      {[]string{"every process", "`api`, `console`"}, nil, startAPI, 9},
 		"relay":    {[]string{"every process", "`relay`"}, map[string]int{"`relay`": 2}, startRelay, 6},
+		"bridges":  {[]string{"every process", "bridges"}, map[string]int{"bridges": 2}, startBridges, 4},
+		"rpc":      {[]string{"every process", "`api`, `console`", "API over NATS"}, nil, startRPC, 6},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -66,6 +70,33 @@ func TestAProcessHasTheConnectionsThatThePageSays(t *testing.T) {
 				t.Errorf("the process had %d connections, want %d at least, and %d at most as docs/operate/postgres.md says", most, c.seen, limit)
 			}
 		})
+	}
+}
+
+// The sums on the pages are those of the parts.
+func TestPagesAddUpTheConnectionsOfAProcess(t *testing.T) {
+	t.Parallel()
+	sum := 0
+	for _, part := range []string{"every process", "listener", "`dispatch`", "`reap`", "schedules"} {
+		base, each := documented(t, part)
+		sum += base + each
+	}
+	api, _ := documented(t, "`api`, `console`")
+	for page, want := range map[string][]string{
+		"operate/postgres.md": {
+			fmt.Sprintf("opens at most %d connections", sum), fmt.Sprintf("with the API, %d.", sum+api), fmt.Sprintf("up to %d × *n*", sum),
+		},
+		"why/faq.md": {fmt.Sprintf("At most %d with one queue", sum), fmt.Sprintf("at most %d more for the API and console", api)},
+	} {
+		text, err := os.ReadFile("../../docs/" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, stated := range want {
+			if !strings.Contains(string(text), stated) {
+				t.Errorf("docs/%s does not state: %s", page, stated)
+			}
+		}
 	}
 }
 
@@ -156,4 +187,52 @@ func startRelay(t *testing.T, url string) func() {
 	_, logs := serving(t, "--database-url", url, "--role", "relay", "--relay-config", file)
 	awaitText(t, "sink owned", logs.String)
 	return func() { publishFrom(t, url, "order.paid", "1", "2") }
+}
+
+// startBridges starts a process that makes jobs of the messages of two streams.
+func startBridges(t *testing.T, url string) func() {
+	server := natstest.Start(t, natstest.Options{})
+	js := server.Connect()
+	bridges := "bridges:\n"
+	for _, name := range []string{"a", "b"} {
+		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}}); err != nil {
+			t.Fatal(err)
+		}
+		bridges += fmt.Sprintf("  %s: {nats: {url: %q}, stream: %[1]s, kind: k}\n", name, server.URL)
+	}
+	_, logs := serving(t, "--database-url", url, "--role", "relay", "--relay-config", writeRelayConfig(t, bridges))
+	awaitReadiness(t, adminAddr(t, logs), http.StatusOK)
+	return func() {
+		for range 50 {
+			for _, subject := range []string{"a.x", "b.x"} {
+				if _, err := js.Publish(t.Context(), subject, []byte(`{}`)); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+}
+
+// startRPC starts a process that answers over NATS, and is asked for more than it can at once.
+func startRPC(t *testing.T, url string) func() {
+	server := natstest.Start(t, natstest.Options{})
+	nc := server.Connect().Conn()
+	e := env{"DATABASE_URL": url}
+	bearer := strings.TrimSpace(ok(t, e, "tokens", "create", "ops", "-c", "admin.read,jobs.read"))
+	id := strings.TrimSpace(ok(t, e, "enqueue", "greet"))
+	file := writeRelayConfig(t, fmt.Sprintf("rpc: {nats: {url: %q}, subjectPrefix: shop.v1}\n", server.URL))
+	_, logs := serving(t, "--database-url", url, "--role", "api", "--api-addr", "127.0.0.1:0", "--relay-config", file)
+	awaitReadiness(t, adminAddr(t, logs), http.StatusOK)
+	return func() {
+		var asking sync.WaitGroup
+		for range 30 {
+			asking.Go(func() {
+				m := nats.NewMsg("shop.v1.Jobs.Get")
+				m.Header.Set("Authorization", "Bearer "+bearer)
+				m.Data = []byte(`{"id":"` + id + `"}`)
+				_, _ = nc.RequestMsg(m, 5*time.Second)
+			})
+		}
+		asking.Wait()
+	}
 }
