@@ -24,8 +24,8 @@ import (
 
 // Config configures the API. With a Pool and an Authenticator its zero value is a sane production setup.
 type Config struct {
-	// Pool is for the API alone: a small one leaves dispatchers their share of the server. One caller's requests use
-	// three quarters of the connections that the others leave.
+	// Pool is required, and for the API alone: a small one leaves dispatchers their share of the server. One caller's
+	// requests use three quarters of the connections that the others leave.
 	Pool *pgxpool.Pool
 	// QuickPool is for what every request needs and takes a moment, finding and storing single jobs: requests that use
 	// up Pool do not delay it. nil means Pool, of which other requests then leave half.
@@ -41,7 +41,7 @@ type Config struct {
 	// Kinds contains the schemas against which payloads are validated; nil checks nothing.
 	Kinds *kinds.Schemas
 	// Stopping, when closed, ends the streams of changes, which would otherwise delay http.Server.Shutdown: pass a
-	// channel that is closed before that. Their clients reconnect.
+	// channel that is closed before that. Their clients reconnect. A nil channel never ends them.
 	Stopping <-chan struct{}
 
 	MaxInFlight  int // requests in progress at once; 0 means 64. One caller may have 3/4 of what the others leave

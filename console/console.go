@@ -22,7 +22,8 @@ import (
 
 // Config configures the console. With a Pool and an Authenticator its zero value is a sane production setup.
 type Config struct {
-	// Pool is for the console alone, or shared with the API: a small one leaves dispatchers their share of the server.
+	// Pool is required; for the console alone, or shared with the API: a small one leaves dispatchers their share of
+	// the server.
 	Pool *pgxpool.Pool
 	// Authenticator authenticates the tokens with which people sign in; required unless Who, OIDC or AnonymousLoopback
 	// is set.

@@ -187,7 +187,8 @@ type Config struct {
 	// metrics' label worker_id is the name without the suffix and the pid.
 	Worker string
 
-	// Wake signals that there may be work. A receive is a hint; any number may be lost.
+	// Wake signals that there may be work. A receive is a hint; any number may be lost. If it is nil, the dispatcher
+	// polls only.
 	Wake <-chan struct{}
 	// Listening reports whether Wake is currently reliable. Nil means it never is.
 	Listening func() bool

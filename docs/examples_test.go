@@ -3,7 +3,6 @@ package docs_test
 import (
 	"path"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -13,19 +12,25 @@ import (
 func TestExamplesAnswerQuestions(t *testing.T) {
 	t.Parallel()
 	example := regexp.MustCompile(`(?m)((?:^//.*\n)*)^func (Example\w*)\(\)`)
-	n := 0
+	n, of := 0, map[string]int{"outbox": 0, "dispatcher": 0, "operator": 0, "api": 0, "client": 0, "relay": 0}
 	for file, text := range files(t, "_test.go") {
-		if !slices.Contains([]string{"outbox", "dispatcher", "operator", "api", "client", "relay"}, path.Dir(file)) {
+		if _, wanted := of[path.Dir(file)]; !wanted {
 			continue
 		}
 		for _, m := range example.FindAllStringSubmatch(text, -1) {
 			n++
+			of[path.Dir(file)]++
 			if !strings.Contains(m[1], "?") {
 				t.Errorf("%s: the comment of %s asks no question", file, m[2])
 			}
 		}
 	}
-	t.Logf("%d examples", n)
+	t.Logf("%d examples: %v", n, of)
+	for name, has := range of {
+		if has == 0 {
+			t.Errorf("package %s has no example", name)
+		}
+	}
 	if n < 40 {
 		t.Errorf("%d examples, want 40 at least", n)
 	}

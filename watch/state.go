@@ -21,7 +21,7 @@ type State struct {
 // Config sets how the state is watched. Its zero value is a sane production setup.
 type Config struct {
 	CountAtOnce bool            // see [NewCounts]
-	Stopping    <-chan struct{} // see [NewCounts]
+	Stopping    <-chan struct{} // see [NewCounts]; nil never stops it
 	Changes     ChangesConfig
 }
 

@@ -40,8 +40,8 @@ type Config struct {
 	NATS          relaynats.Config
 	SubjectPrefix string // "" means DefaultSubjectPrefix
 
-	// Pool is for the service alone. If its login is a member of outbox_api alone, the database restricts it to its
-	// callers' tenants. A few connections are enough.
+	// Pool is required, and for the service alone. If its login is a member of outbox_api alone, the database restricts
+	// it to its callers' tenants. A few connections are enough.
 	Pool *pgxpool.Pool
 	// Authenticator identifies the owner of a bearer token.
 	Authenticator access.Authenticator
