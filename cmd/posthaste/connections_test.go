@@ -53,8 +53,8 @@ func TestAProcessHasTheConnectionsThatThePageSays(t *testing.T) {
 		"dispatch": {[]string{"every process", "`dispatch`", "`reap`", "schedules", "listener"}, map[string]int{"`dispatch`": 2}, startWork, 10},
 		"api":      {[]string{"every process", "`api`, `console`"}, nil, startAPI, 9},
 		"relay":    {[]string{"every process", "`relay`"}, map[string]int{"`relay`": 2}, startRelay, 6},
-		"bridges":  {[]string{"every process", "bridges"}, map[string]int{"bridges": 2}, startBridges, 4},
-		"rpc":      {[]string{"every process", "`api`, `console`", "API over NATS"}, nil, startRPC, 6},
+		"bridges":  {[]string{"every process", "bridges"}, map[string]int{"bridges": 2}, startBridges, 3},
+		"rpc":      {[]string{"every process", "`api`, `console`", "API over NATS"}, nil, startRPC, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
