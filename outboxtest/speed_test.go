@@ -41,7 +41,7 @@ func BenchmarkTest(b *testing.B) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Minutes(), "tests/min")
 }
 
-// wholeTest is a transaction, a job that is enqueued, required, and drained, and the rollback.
+// wholeTest enqueues, requires and drains a job in a transaction that it rolls back.
 func wholeTest(tb testing.TB, pool *pgxpool.Pool, mux *dispatcher.Mux) {
 	t := &oneTest{TB: tb}
 	defer t.end()

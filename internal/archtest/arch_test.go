@@ -56,8 +56,8 @@ var allowed = map[string]string{
 	"relay":               "lifecycle dispatcher internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
 	"relay/amqp":          "internal/invalid relay relay/internal/credentials",
 	"relay/kafka":         "internal/invalid relay bridge relay/internal/credentials",
-	"relay/redis":         "relay relay/internal/credentials",
-	"relay/nats":          "relay bridge relay/internal/credentials relay/internal/cloudevents internal/backoff internal/outage",
+	"relay/redis":         "internal/invalid relay relay/internal/credentials",
+	"relay/nats":          "internal/invalid relay bridge relay/internal/credentials relay/internal/cloudevents internal/backoff internal/outage",
 	"relay/nats/presence": "dispatcher relay relay/nats",
 	"relay/nats/rpc":      "access operator outbox relay/nats internal/callers internal/outage internal/pgsession",
 	"relay/relaytest":     "relay",
@@ -92,7 +92,7 @@ var allowed = map[string]string{
 	"app":           "internal/engine outbox listener dispatcher reaper schedule migrations internal/backoff internal/dsn internal/pgsession",
 	"server":        "access api app console dispatcher operator outbox watch internal/backoff internal/outage internal/pgsession",
 	"tracing":       "internal/engine",
-	"cmd/posthaste": "internal/backoff watch docs/site tracing internal/engine protect internal/dsn access api app console server client kinds outbox dispatcher operator schedule doctor bridge relay relay/nats relay/nats/presence relay/nats/rpc relay/kafka relay/amqp relay/redis relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
+	"cmd/posthaste": "internal/invalid internal/backoff watch docs/site tracing internal/engine protect internal/dsn access api app console server client kinds outbox dispatcher operator schedule doctor bridge relay relay/nats relay/nats/presence relay/nats/rpc relay/kafka relay/amqp relay/redis relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
 
 	// Postgres for development and tests.
 	"internal/pgdev":             "internal/freeport",

@@ -39,8 +39,9 @@ func (s *Sink) Limits() relay.Limits {
 // from the previous one.
 func (s *Sink) Exclusive() bool { return s.config.TransactionalID != "" }
 
-// DataLosses implements [relay.LossReporter]: it returns how many times since Open a broker has lost the producer's state (OUT_OF_ORDER_SEQUENCE_NUMBER,
-// UNKNOWN_PRODUCER_ID): after an unclean election of a leader this means that acknowledged messages are lost.
+// DataLosses implements [relay.LossReporter]: it returns how many times since Open a broker has lost the producer's
+// state (OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID): after an unclean election of a leader this means that
+// acknowledged messages are lost.
 func (s *Sink) DataLosses() int64 { return s.losses.Load() }
 
 // Probe waits for an answer from a broker, on a new connection if necessary.
