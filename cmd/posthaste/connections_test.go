@@ -53,6 +53,7 @@ func TestAProcessHasTheConnectionsThatThePageSays(t *testing.T) {
 		"dispatch": {[]string{"every process", "`dispatch`", "`reap`", "schedules", "listener"}, map[string]int{"`dispatch`": 2}, startWork, 10},
 		"api":      {[]string{"every process", "`api`, `console`"}, nil, startAPI, 9},
 		"relay":    {[]string{"every process", "`relay`"}, map[string]int{"`relay`": 2}, startRelay, 6},
+		"held":     {[]string{"every process", "`relay`", "held messages"}, map[string]int{"`relay`": 1, "held messages": 1}, startHeld, 7},
 		"bridges":  {[]string{"every process", "bridges"}, map[string]int{"bridges": 2}, startBridges, 3},
 		"rpc":      {[]string{"every process", "`api`, `console`", "API over NATS"}, nil, startRPC, 5},
 	} {
@@ -187,6 +188,19 @@ func startRelay(t *testing.T, url string) func() {
 	_, logs := serving(t, "--database-url", url, "--role", "relay", "--relay-config", file)
 	awaitText(t, "sink owned", logs.String)
 	return func() { publishFrom(t, url, "order.paid", "1", "2") }
+}
+
+// startHeld starts a process that publishes to a sink, which refuses some of the messages.
+func startHeld(t *testing.T, url string) func() {
+	server := natstest.Start(t, natstest.Options{})
+	if _, err := server.Connect().CreateStream(t.Context(), jetstream.StreamConfig{Name: "A", Subjects: []string{"a.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	file := writeRelayConfig(t, fmt.Sprintf("source: shop\nsinks:\n  a: {nats: {url: %q}}\nroutes:\n  - {topics: [\"order.*\"], to: a, destination: \"a.{topic}\"}\n", server.URL))
+	_, logs := serving(t, "--database-url", url, "--role", "relay", "--relay-config", file)
+	awaitText(t, "sink owned", logs.String)
+	tooLarge := strings.Repeat("x", 2<<20)
+	return func() { publishFrom(t, url, "order.paid", tooLarge, "1", "2") }
 }
 
 // startBridges starts a process that makes jobs of the messages of two streams.
