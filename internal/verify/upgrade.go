@@ -21,7 +21,7 @@ import (
 func Upgrade() Row {
 	return Row{
 		Name: "U1", Title: "Two releases side by side",
-		Fault: "kill -9 of a random worker every second, and of a relay every two; its replacement may be of the other build", Tiers: both,
+		Fault: "kill -9 of a random worker every second, whose replacement may be of the other build, and of the relay of either build every two", Tiers: both,
 		run: upgrade, direct: true,
 		Workload: "4,000 jobs (S: 200,000) from 4 producers that retry to 4 workers, and events of 50 keys to 2 relays; half of the workers and relays are of the previous release, which created the schema; this build migrated it",
 		Pass: jobsSafe + "; every order acknowledged by the end; " + eventsSafe +
@@ -60,9 +60,9 @@ func upgrade(ctx context.Context, r *Run) error {
 	f.faults = func(ctx context.Context, c *crew) error {
 		return r.Inject(ctx, fault.Schedule(r.Seed, aLongTime,
 			fault.Beat{Kind: "kill", Every: time.Second, Targets: workers},
-			fault.Beat{Kind: relayKilled, Every: 2 * time.Second, Targets: len(relays.all)}), acts{
+			fault.Beat{Kind: relayKilled, Every: 2 * time.Second}), acts{
 			"kill":      func(ctx context.Context, p fault.Planned) error { return c.replace(ctx, p.Target) },
-			relayKilled: func(_ context.Context, p fault.Planned) error { return relays.replace(p.Target) },
+			relayKilled: func(context.Context, fault.Planned) error { return relays.replace() },
 		})
 	}
 	wasted, err := f.run(ctx, r)
@@ -102,7 +102,7 @@ func (r *Run) expectBoth(ctx context.Context, jobs int) error {
 
 const relayKilled = "kill -9 relay"
 
-// upgradeRelays are two relays, one of which owns the sink.
+// upgradeRelays are a relay of each build, one of which owns the sink.
 type upgradeRelays struct {
 	run     *Run
 	all     [2]*child.Process
@@ -112,27 +112,25 @@ type upgradeRelays struct {
 // relaysOfBoth starts a relay of each build.
 func (r *Run) relaysOfBoth() (*upgradeRelays, error) {
 	u := &upgradeRelays{run: r}
-	for i := range u.all {
-		if err := u.start(i); err != nil {
-			return nil, err
-		}
-	}
-	return u, nil
+	return u, errors.Join(u.start(), u.start())
 }
 
-func (u *upgradeRelays) start(i int) (err error) {
+// start starts a relay: those with odd numbers are of the release before, and each second one is.
+func (u *upgradeRelays) start() (err error) {
+	i := u.started % len(u.all)
 	u.started++
 	u.all[i], err = u.run.relay(fmt.Sprint("relay", u.started), "VERIFY_SINKS=s=ledger", "OUTBOX_LEASE_TTL=1s")
 	return err
 }
 
-// replace kills one. The next has the next number, so that both may be of one build.
-func (u *upgradeRelays) replace(i int) error {
-	u.run.Faults.Begin(relayKilled, u.all[i].Name)()
-	if err := u.all[i].Kill9(); err != nil {
+// replace kills the relays of the two builds in turn, so that the sink passes from one build to the other each time.
+func (u *upgradeRelays) replace() error {
+	oldest := u.all[u.started%len(u.all)]
+	u.run.Faults.Begin(relayKilled, oldest.Name)()
+	if err := oldest.Kill9(); err != nil {
 		return err
 	}
-	return u.start(i)
+	return u.start()
 }
 
 // expectPublished checks that the relays of both builds together published every event in order, and that each build
