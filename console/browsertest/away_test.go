@@ -139,13 +139,7 @@ func once(c *console, r *road) (faults []string) {
 func demoted(c *console, r *road) (faults []string) {
 	l := c.ledger(r, 1)
 	c.exec(`UPDATE outbox.tokens SET capabilities = array_remove(capabilities, 'admin.stream') WHERE id = $1`, c.tokenID)
-	lost := time.Now()
-	for r.open.Load() > 0 && time.Since(lost) < max(c.willing, 7*time.Second) {
-		time.Sleep(20 * time.Millisecond)
-	}
-	if after := time.Since(lost); r.open.Load() > 0 {
-		faults = append(faults, fmt.Sprintf("the stream went on for %s", after.Round(time.Millisecond)))
-	}
+	faults = r.ended(l.jobs, time.Now())
 	state := `document.querySelector(".live .state").textContent`
 	if !l.jobs.await(state, "every 10 s") {
 		faults = append(faults, "it says "+ask[string](l.jobs, state))

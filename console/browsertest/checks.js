@@ -12,7 +12,7 @@
 	const text = () => {
 		const main = document.querySelector("main").cloneNode(true);
 		for (const e of main.querySelectorAll("time")) e.textContent = e.dateTime;
-		for (const e of main.querySelectorAll("script,button:not(form button)")) e.remove();
+		for (const e of main.querySelectorAll("script,button:not(form button),button.copy")) e.remove();
 		return squeezed(main.textContent).replace(/\d\d:\d\d:\d\d(\.\d+)?/g, "–");
 	};
 

@@ -34,8 +34,8 @@ type console struct {
 	willing time.Duration   // to wait for what has to come; 0 where a part was taken out that brings it
 }
 
-// newConsole starts the program as a login that is a member of outbox_api and of nothing else.
-func newConsole(t *testing.T) *console {
+// newConsole starts the program, with more flags, as a login that is a member of outbox_api and of nothing else.
+func newConsole(t *testing.T, flags ...string) *console {
 	t.Helper()
 	c := &console{T: t, db: pgtest.New(t), browser: browser, willing: 40 * time.Second}
 	token, info, err := access.NewTokens(c.db, access.TokensConfig{}).Create(t.Context(), access.Grant{
@@ -45,7 +45,7 @@ func newConsole(t *testing.T) *console {
 		t.Fatal(err)
 	}
 	c.token, c.tokenID = token.Reveal(), info.ID
-	c.root = "http://" + c.serve("--console-addr", "127.0.0.1:0") + "/"
+	c.root = "http://" + c.serve(append(flags, "--console-addr", "127.0.0.1:0")...) + "/"
 	return c
 }
 

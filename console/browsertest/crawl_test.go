@@ -14,7 +14,7 @@ import (
 
 const (
 	likes = 2   // how many pages that differ in the values of their parameters alone are looked at
-	limit = 200 // pages of one crawl
+	limit = 500 // pages of one crawl; with more of them its test fails, because nobody has looked at the others
 )
 
 // found is what a crawl came upon.
@@ -42,31 +42,22 @@ func shapeOf(page string) string {
 }
 
 // crawl follows every link, every form that only reads and every redirect from the first page on. Whatever leads out of
-// the base, or to an error, is a fault; so is an asset that is not there.
-func (c *console) crawl(client *http.Client, base string) (f found) {
+// the base, or to an error, is a fault; so is an asset that is not there. More first pages are those to which no link
+// leads at the moment.
+func (c *console) crawl(client *http.Client, base string, more ...string) (f found) {
 	c.Helper()
 	f.shapes, f.acts = map[string]int{}, map[string]bool{}
 	assets := map[string]bool{}
-	waiting := []string{""}
-	for at := 0; at < len(waiting) && at < limit; at++ {
+	waiting := append([]string{""}, more...)
+	for at := 0; at < len(waiting); at++ {
 		page := waiting[at]
+		if at == limit {
+			c.Errorf("there are more than %d pages: %d have not been looked at", limit, len(waiting)-at)
+			break
+		}
 		res, content, err := get(client, base+page)
-		switch {
-		case err != nil:
-			f.faults = append(f.faults, err.Error())
+		if !f.takes(page, base, res, content, err) {
 			continue
-		case res.StatusCode == http.StatusBadRequest && strings.Contains(string(content), "No job is selected"):
-			continue // the form of a list, with no box checked
-		case res.StatusCode != http.StatusOK:
-			f.faults = append(f.faults, fmt.Sprintf("%s is linked and answers with %s", page, res.Status))
-			continue
-		case !strings.HasPrefix(res.Request.URL.String(), base):
-			f.faults = append(f.faults, fmt.Sprintf("%s leads out of the console, to %s", page, res.Request.URL))
-			continue
-		case !strings.HasPrefix(res.Header.Get("Content-Type"), "text/html"):
-			continue // a download
-		case strings.HasPrefix(page, "manual/"):
-			continue // it is there; it is no page of the console
 		}
 		f.pages = append(f.pages, page)
 		doc, err := html.Parse(strings.NewReader(content))
@@ -105,6 +96,27 @@ func (c *console) crawl(client *http.Client, base string) (f found) {
 		}
 	}
 	return f
+}
+
+// takes reports whether an answer is a page of the console. What should be one, and is not, is a fault.
+func (f *found) takes(page, base string, res *http.Response, content string, err error) bool {
+	switch {
+	case err != nil:
+		f.faults = append(f.faults, err.Error())
+	case res.StatusCode == http.StatusBadRequest && strings.Contains(content, "No job is selected"):
+		// The form of a list, with no box checked.
+	case res.StatusCode != http.StatusOK:
+		f.faults = append(f.faults, fmt.Sprintf("%s is linked and answers with %s", page, res.Status))
+	case !strings.HasPrefix(res.Request.URL.String(), base):
+		f.faults = append(f.faults, fmt.Sprintf("%s leads out of the console, to %s", page, res.Request.URL))
+	case !strings.HasPrefix(res.Header.Get("Content-Type"), "text/html"):
+		// A download.
+	case strings.HasPrefix(page, "manual/"):
+		// It is there; it is no page of the console.
+	default:
+		return true
+	}
+	return false
 }
 
 // awaitCounts waits until the console has counted the queues for the first time, and so has links to them.

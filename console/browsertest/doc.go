@@ -1,8 +1,9 @@
 // Package browsertest opens the console in a browser: every page, in the program as it is built, on a real Postgres.
 //
 // There is no list of the pages. A crawl follows each link from the first page on, so that a new page is tested from
-// the day on which it is linked. Each property is a check, a function that returns what is wrong with a page; and each
-// check also runs where a proxy removes the defence that it tests, and must detect that (defence_test.go).
+// the day on which it is linked; and a row of the console's table of routes that no crawl comes to is a failure. Each
+// property is a check, a function that returns what is wrong with a page; and each check also runs where a proxy removes
+// the defence that it tests, and must detect that (defence_test.go).
 //
 // The browser is Debian's Chromium. Without one the tests are skipped, and with POSTHASTE_BROWSER=required they fail.
 //
@@ -13,6 +14,8 @@
 //	checks.js            what is asked of a page in the browser
 //	fixture_test.go      the jobs: usual ones, and one whose every text is hostile
 //	pages_test.go        what holds for every page
+//	routes_test.go       the console's table of routes: none of its pages is left out
+//	answers_test.go      the pages that only a form leads to, and a dead letter that is edited
 //	empty_test.go        the pages of a database without jobs
 //	places_test.go       the console below other paths and behind proxies
 //	live_test.go         pages that follow the changes of jobs, and keys; each part also taken out

@@ -121,6 +121,43 @@ func (c *console) usualJobs() {
 	}
 	c.measured()
 	c.work()
+	c.relayed()
+	c.operated()
+}
+
+// relayed stores the events of the shop: one sink is behind; another is paused, and has a message that its broker has
+// refused.
+func (c *console) relayed() {
+	c.Helper()
+	c.exec(`INSERT INTO outbox.events (at, id, tenant_id, topic, key, content_type, payload)
+		SELECT now() - n * interval '1 s', outbox.uuid_v7(), $1, 'order.paid', 'order-' || n, 'application/json', '{}' FROM generate_series(40, 1, -1) AS n`, outbox.RootTenant)
+	c.exec(`INSERT INTO outbox.sinks (sink, owner, lease_expires_at, published, moved_at, top, paused_at)
+		SELECT name, 'relay-1', now() + interval '1 h', published, now() - interval '12 s', (SELECT max(position) FROM outbox.events) - behind, paused
+		FROM (VALUES ('orders', 18204, 12, NULL), ('billing', 9117, 40, now() - interval '3 min')) AS s(name, published, behind, paused)`)
+	id := outbox.NewID()
+	c.exec(`INSERT INTO outbox.jobs (id, tenant_id, kind, queue, payload, key, headers) VALUES ($1, $2, 'relay:billing', 'relay:billing', '{}', 'order-7', jsonb_build_object('posthaste-event',
+		jsonb_build_object('id', outbox.uuid_v7()::text, 'topic', 'order.paid', 'position', 7, 'at', now())::text))`, id, outbox.RootTenant)
+	c.exec(`INSERT INTO outbox.held_messages (sink, job_id, tenant_id, key, position) VALUES ('billing', $1, $2, 'order-7', 7)`, id, outbox.RootTenant)
+	c.claimed(id)
+	c.exec(`UPDATE outbox.jobs SET status = 'retrying', epoch = epoch + 1, lease_owner = NULL, lease_expires_at = NULL, run_at = now() + interval '1 h',
+		last_error_code = 'refused', last_error_message = 'message exceeds maximum payload of 1 MB' WHERE id = $1`, id)
+}
+
+// operated stores two operations: one that is under way, which takes its next step when the test is over, and one that
+// was stopped.
+func (c *console) operated() {
+	c.Helper()
+	c.exec(`INSERT INTO outbox.operations (id, act, filter, per_second, matched, done, passed, actor, reason, request_id, created_at, next_at, stopped_at)
+		SELECT outbox.uuid_v7(), 'replay', jsonb_build_object('kind', kind), 10, matched, done, 2, 'grace', reason, gen_random_uuid()::text,
+			now() - interval '4 min', now() + interval '1 h', stopped
+		FROM (VALUES ('invoice.render', 1200, 860, 'the template is repaired', NULL), ('card.charge', 310, 45, 'the bank is back', now() - interval '3 min'))
+			AS o(kind, matched, done, reason, stopped)`)
+}
+
+// mayEdit lets the console's login change payloads.
+func (c *console) mayEdit() {
+	c.Helper()
+	c.exec(`GRANT UPDATE (payload) ON outbox.jobs TO outbox_api`)
 }
 
 // measured stores two hours that were measured, but for ten minutes of the latter one, and a deploy.

@@ -9,6 +9,10 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // check returns what is wrong with the page that the tab shows.
@@ -107,17 +111,23 @@ func chosen(pages []string) (some []string) {
 func TestEveryPage(t *testing.T) {
 	t.Parallel()
 	c := newConsole(t)
+	c.mayEdit()
 	c.usualJobs()
+	c.exec(`INSERT INTO outbox.saved_views (tenant_id, person, name, query, saved_by) VALUES ($1, '', 'declined', 'status=dead', 'grace')`, outbox.ID{})
+	if err := operator.New(c.db).PauseSchedule(t.Context(), outbox.RootTenant, "stock"); err != nil {
+		t.Fatal(err)
+	}
 	hostile := "job?id=" + c.evilJob().String()
 	client := c.signIn(c.root)
 	c.awaitCounts(client, c.root)
-	f := c.crawl(client, c.root)
+	f := c.crawl(client, c.root, c.unlinked()...)
 	for _, fault := range f.faults {
 		t.Error(fault)
 	}
 	pages := chosen(append([]string{hostile}, f.pages...)) // of all jobs, that one
-	if t.Logf("%d pages, of which %d are looked at: %q", len(f.pages), len(pages), pages); len(pages) < 8 {
-		t.Fatalf("only %d pages were found", len(pages))
+	t.Logf("%d pages, of which %d are looked at: %q", len(f.pages), len(pages), pages)
+	for _, path := range unseen(readRoutes(t), append(pages, signedOut...)) {
+		t.Errorf("/%s is a row of the console's table, and is not looked at", path)
 	}
 	read := &evilTextsRead{of: map[string]bool{}}
 	t.Run("tab", func(t *testing.T) {
@@ -126,15 +136,48 @@ func TestEveryPage(t *testing.T) {
 				t.Parallel()
 				mine := *c
 				mine.T = t
-				mine.lookAt(some, read)
+				mine.lookAt(mine.signedIn(c.root), some, read)
 			})
 		}
+		t.Run("signed out", func(t *testing.T) {
+			t.Parallel()
+			mine := *c
+			mine.T = t
+			mine.lookAt(mine.open(c.root), signedOut, read)
+		})
 	})
 	for where, page := range evilTexts {
 		if f.shapes[page]+f.shapes[page+"?id"] > 0 && !read.of[where] {
 			t.Errorf("the hostile text of the %s is on no page, as it was stored", where)
 		}
 	}
+}
+
+// signedOut are the pages for people without a session.
+var signedOut = []string{"login"}
+
+// unlinked returns pages that a crawl may not come to, because it follows a few links of each shape only: a job of each
+// status, what can be done to jobs whose boxes are checked, and a schedule that is paused.
+func (c *console) unlinked() (pages []string) {
+	c.Helper()
+	rows, err := c.db.Query(c.Context(), `SELECT DISTINCT ON (status) status::text, id FROM outbox.jobs WHERE kind NOT LIKE 'relay:%' ORDER BY status, id`)
+	if err != nil {
+		c.Fatal(err)
+	}
+	pages = append(pages, "schedule?name=stock&tenant="+outbox.RootTenant.String())
+	var status string
+	var id outbox.ID
+	_, err = pgx.ForEachRow(rows, []any{&status, &id}, func() error {
+		pages = append(pages, "job?id="+id.String())
+		if act := map[string]string{"created": "release", "pending": "cancel", "retrying": "retry", "dead": "dismiss"}[status]; act != "" {
+			pages = append(pages, "selected-"+act+"?id="+id.String()+"&from=jobs")
+		}
+		return nil
+	})
+	if err != nil {
+		c.Fatal(err)
+	}
+	return pages
 }
 
 // byPath divides pages into as many parts as are looked at side by side; those of one path stay together.
@@ -164,9 +207,8 @@ func (r *evilTextsRead) note(text string) {
 	}
 }
 
-// lookAt checks pages in a tab of their own.
-func (c *console) lookAt(pages []string, read *evilTextsRead) {
-	tab := c.signedIn(c.root)
+// lookAt checks pages in a tab.
+func (c *console) lookAt(tab *tab, pages []string, read *evilTextsRead) {
 	tab.take()
 	paths := map[string]bool{}
 	for _, page := range pages {

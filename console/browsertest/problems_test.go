@@ -74,7 +74,7 @@ func TestFaultsAreShownSoonAndGoAgain(t *testing.T) {
 	}
 	began := time.Now()
 	for _, f := range faults {
-		if !tab.within(saidWithin-time.Since(began), said(f.says), "true") {
+		if !tab.briefly(saidWithin-time.Since(began), said(f.says), "true") {
 			t.Errorf("after %s nobody says that %s", saidWithin, f.says)
 		}
 		links := ask[[]string](tab, fmt.Sprintf(`[...document.querySelectorAll(".problem")].filter((p) => p.innerText.includes(%q)).flatMap((p) => [...p.querySelectorAll("a.button")].map((a) => a.href))`, f.says))
@@ -92,7 +92,7 @@ func TestFaultsAreShownSoonAndGoAgain(t *testing.T) {
 	}
 	began = time.Now()
 	for _, f := range faults {
-		if !tab.within(saidWithin-time.Since(began), said(f.says), "false") {
+		if !tab.briefly(saidWithin-time.Since(began), said(f.says), "false") {
 			t.Errorf("%s after the repair it still says that %s", saidWithin, f.says)
 		}
 	}

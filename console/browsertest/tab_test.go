@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -121,6 +122,13 @@ func (t *tab) take() (faults []string) {
 	return faults
 }
 
+// forgive forgets of what was noted that which has a text.
+func (t *tab) forgive(text string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.faults = slices.DeleteFunc(t.faults, func(fault string) bool { return strings.Contains(fault, text) })
+}
+
 func (t *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.ctx, patience)
@@ -146,15 +154,20 @@ func (t *tab) visit(address string) (status int64) {
 	return res.Status
 }
 
-// leave does what leads to another page, and waits for that.
-func (t *tab) leave(step chromedp.Action[chromedp.Void]) {
+// leave does what leads to another page, waits for that, and returns its status.
+func (t *tab) leave(step chromedp.Action[chromedp.Void]) (status int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.ctx, patience)
 	defer cancel()
-	if _, err := chromedp.RunResponse(ctx, step); err != nil {
+	res, err := chromedp.RunResponse(ctx, step)
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.do(chromedp.Evaluate[chromedp.Void](checks))
+	if res == nil {
+		return 0
+	}
+	return res.Status
 }
 
 // call gives a command of the protocol to the page.
