@@ -114,7 +114,7 @@ assets: ## the files that console/assets/vendor.txt lists, from npm
 	console/assets/fetch.sh
 
 .PHONY: screenshots
-screenshots: ## docs/operate/console/*.png: every page of the console in chromium, light, dark and narrow
+screenshots: ## docs/operate/console/*.png: every page of the console in chromium, light, dark and narrow; the first ones also empty, and with many problems
 	POSTHASTE_BROWSER=required $(GO) test -C console/browsertest -count=1 -run TestScreenshots -screenshots $(CURDIR)/docs/operate/console .
 
 .PHONY: dashboards

@@ -34,7 +34,7 @@ func newEditor(t *testing.T) *console {
 // deadReceipt stores a dead letter, and returns its id.
 func (c *console) deadReceipt() outbox.ID {
 	c.Helper()
-	id := c.enqueue(receipt{7, "ada@example.com"}, outbox.Options{Queue: "mail", MaxAttempts: 1})
+	id := c.enqueue(receipt{7, "ada@example.com"}, outbox.Options{Queue: "newsletter", MaxAttempts: 1}) // nobody works it
 	c.claimed(id)
 	c.exec(`UPDATE outbox.jobs SET status = 'dead', epoch = epoch + 1, lease_owner = NULL, lease_expires_at = NULL, failed_at = now() WHERE id = $1`, id)
 	return id
@@ -157,13 +157,20 @@ func (c *console) sendEdited(t *tab, payload string) (status int64) {
 // shutOut ends the connections of the console to its database, and refuses new ones until it is let in again.
 func (c *console) shutOut() (letIn func()) {
 	c.Helper()
-	var login string
-	if err := c.db.QueryRow(c.Context(), `SELECT DISTINCT usename FROM pg_stat_activity WHERE datname = current_database() AND usename LIKE 'login\_%'`).Scan(&login); err != nil {
-		c.Fatal(err)
-	}
+	login := c.login()
 	c.exec(`ALTER ROLE ` + login + ` NOLOGIN`)
 	c.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1`, login)
 	return func() { c.exec(`ALTER ROLE ` + login + ` LOGIN`) }
+}
+
+// login returns the name of the console's login of the database.
+func (c *console) login() (name string) {
+	c.Helper()
+	err := c.db.QueryRow(c.Context(), `SELECT DISTINCT usename FROM pg_stat_activity WHERE datname = current_database() AND usename LIKE 'login\_%'`).Scan(&name)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return name
 }
 
 // What is answered to a form is a page like every other; and a form that is kept can be sent again.

@@ -132,7 +132,7 @@ func (c *console) relayed() {
 	c.exec(`INSERT INTO outbox.events (at, id, tenant_id, topic, key, content_type, payload)
 		SELECT now() - n * interval '1 s', outbox.uuid_v7(), $1, 'order.paid', 'order-' || n, 'application/json', '{}' FROM generate_series(40, 1, -1) AS n`, outbox.RootTenant)
 	c.exec(`INSERT INTO outbox.sinks (sink, owner, lease_expires_at, published, moved_at, top, paused_at)
-		SELECT name, 'relay-1', now() + interval '1 h', published, now() - interval '12 s', (SELECT max(position) FROM outbox.events) - behind, paused
+		SELECT name, 'relay-1', now() + interval '5 min', published, now() - interval '12 s', (SELECT max(position) FROM outbox.events) - behind, paused
 		FROM (VALUES ('orders', 18204, 12, NULL), ('billing', 9117, 40, now() - interval '3 min')) AS s(name, published, behind, paused)`)
 	id := outbox.NewID()
 	c.exec(`INSERT INTO outbox.jobs (id, tenant_id, kind, queue, payload, key, headers) VALUES ($1, $2, 'relay:billing', 'relay:billing', '{}', 'order-7', jsonb_build_object('posthaste-event',

@@ -52,6 +52,14 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer stop()
+	if *screenshots != "" {
+		stop, err := lasting()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "browsertest: start Postgres:", err)
+			return 1
+		}
+		defer func() { _ = stop() }()
+	}
 	return pgtest.Wrap(m).Run()
 }
 

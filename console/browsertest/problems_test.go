@@ -14,17 +14,18 @@ import (
 // after the repair.
 const saidWithin = 35 * time.Second
 
-// An open page shows faults soon after they have happened, the worst first, each with a link that leads to what it is
-// about; and no longer than that after each has been repaired. All happen at once.
-func TestFaultsAreShownSoonAndGoAgain(t *testing.T) {
-	t.Parallel()
-	c := newConsole(t)
+// fault is something wrong, with what a page says of it and where its link leads, and how it comes and goes.
+type fault struct{ says, link, cause, repair string }
+
+// faults prepares a database for faults, and returns them.
+func (c *console) faults() []fault {
+	c.Helper()
 	c.exec(`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing, started_at, seen_at)
 		VALUES ('well', 'v1', '{default,mail,keyed}', '{3,3,3}', '{receipt.send}', true, now(), now() + interval '1 hour'),
 			('killed', 'v1', '{default}', '{3}', '{receipt.send}', true, now(), now() + interval '1 hour')`)
 	parked := c.enqueue(receipt{1, "a"}, outbox.Options{Queue: "keyed", Key: outbox.KeyRules{Name: "k"}})
 	tomorrow := `'outbox.history_' || to_char((now() + interval '1 day') AT TIME ZONE 'UTC', 'YYYYMMDD')`
-	faults := []struct{ says, link, cause, repair string }{
+	return []fault{
 		{
 			"no present dispatcher of the queue has a handler", "jobs?kind=stock.sync",
 			`SELECT outbox.enqueue('stock.sync', '{}')`,
@@ -59,6 +60,14 @@ func TestFaultsAreShownSoonAndGoAgain(t *testing.T) {
 			`DELETE FROM outbox.workers WHERE worker = 'killed'`,
 		},
 	}
+}
+
+// An open page shows faults soon after they have happened, the worst first, each with a link that leads to what it is
+// about; and no longer than that after each has been repaired. All happen at once.
+func TestFaultsAreShownSoonAndGoAgain(t *testing.T) {
+	t.Parallel()
+	c := newConsole(t)
+	faults := c.faults()
 	r := &road{base: c.root}
 	tab := c.over(r)
 	tab.look("light", 1280, 900)
