@@ -2,6 +2,7 @@ package browsertest
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/page"
 )
 
 // through serves the console with answers that were changed on their way: change gets their headers and, of pages,
@@ -44,6 +48,46 @@ func (c *console) through(change func(http.Header, string) string) (base string)
 	server := httptest.NewServer(proxy)
 	c.Cleanup(server.Close)
 	return server.URL + "/"
+}
+
+// framed opens a page of another origin that frames the console, and reports whether the browser shows the console in it.
+func (c *console) framed(base string) bool {
+	c.Helper()
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = fmt.Fprintf(w, `<!DOCTYPE html><title>Win</title><iframe src="%slogin" onload="window.__framed = true"></iframe>`, base)
+	}))
+	c.Cleanup(other.Close)
+	tab := c.open(base)
+	tab.visit(other.URL) // another origin of the same host: the frame is in the process of its page, which knows of it
+	if !tab.await(`window.__framed`, "true") {
+		c.Fatal("the frame is not loaded")
+	}
+	tree := call(tab, page.GetFrameTree, cdp.Empty{}).FrameTree
+	for _, frame := range tree.ChildFrames {
+		if frame.Frame.UnreachableURL == "" && strings.HasPrefix(frame.Frame.URL, base) {
+			return true
+		}
+	}
+	return false
+}
+
+// No page of another origin shows the console in a frame, in which people would click on what they do not see; without
+// what forbids that, the browser shows it.
+func TestTheConsoleIsInNoFrame(t *testing.T) {
+	t.Parallel()
+	c := newConsole(t)
+	if c.framed(c.root) {
+		t.Error("a page of another origin shows the console in a frame")
+	}
+	bare := c.through(func(h http.Header, text string) string {
+		h.Del(policy)
+		h.Del("X-Frame-Options")
+		return text
+	})
+	if !c.framed(bare) {
+		t.Error("without its headers no frame shows the console either: this looks at the wrong thing")
+	}
 }
 
 const policy = "Content-Security-Policy"
