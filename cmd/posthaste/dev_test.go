@@ -42,7 +42,8 @@ func developing(t *testing.T, args ...string) (out, logs *lockedBuffer) {
 		t.Fatal(err)
 	}
 	out, logs = new(lockedBuffer), new(lockedBuffer)
-	cmd := exec.Command(self, append([]string{"dev", "--data", filepath.Join(folder, "data"), "--admin-addr", "off"}, args...)...)
+	args = append([]string{"dev", "--data", filepath.Join(folder, "data"), "--admin-addr", "off"}, args...)
+	cmd := exec.Command(self, args...)
 	cmd.Env = append(os.Environ(), asCommand+"=1", "DATABASE_URL=")
 	cmd.Stdout, cmd.Stderr = out, logs
 	if err := cmd.Start(); err != nil {
@@ -92,7 +93,8 @@ func TestDevPrintsTheURLOfAConsoleWithoutALogin(t *testing.T) {
 		}
 		in := res.StatusCode == http.StatusOK && strings.Contains(string(page), "<h1>Problems</h1>")
 		if in != let || in && !strings.HasSuffix(res.Request.URL.Path, "/console/problems") {
-			t.Errorf("as host %q it answers with %d at %s, want the page of problems: %t\n%.500s", host, res.StatusCode, res.Request.URL, let, page)
+			t.Errorf("as host %q it answers with %d at %s, want the page of problems: %t\n%.500s",
+				host, res.StatusCode, res.Request.URL, let, page)
 		}
 	}
 }

@@ -17,13 +17,15 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-const receiptSchema = `{"type": "object", "required": ["order", "to"], "properties": {"order": {"type": "integer"}, "to": {"type": "string"}}}`
+const receiptSchema = `{"type": "object", "required": ["order", "to"],
+	"properties": {"order": {"type": "integer"}, "to": {"type": "string"}}}`
 
 // newEditor starts a console that holds receipts against their schema, and whose login may change payloads.
 func newEditor(t *testing.T) *console {
 	t.Helper()
 	schemas := t.TempDir()
-	if err := os.WriteFile(filepath.Join(schemas, receipt{}.Kind()+".schema.json"), []byte(receiptSchema), 0o600); err != nil {
+	file := filepath.Join(schemas, receipt{}.Kind()+".schema.json")
+	if err := os.WriteFile(file, []byte(receiptSchema), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c := newConsole(t, "--api-schemas", schemas)
@@ -118,7 +120,8 @@ var answers = []struct {
 	{"who was first", 409, "grace did job.retry", func(c *console, t *tab) int64 {
 		id := c.deadReceipt()
 		t.visit(c.root + "job-dismiss?id=" + id.String())
-		if err := operator.New(c.db).As(operator.Actor{Name: "grace"}).Because("the relay is back").Retry(c.Context(), id); err != nil {
+		grace := operator.New(c.db).As(operator.Actor{Name: "grace"})
+		if err := grace.Because("the relay is back").Retry(c.Context(), id); err != nil {
 			c.Fatal(err)
 		}
 		return t.leave(chromedp.Click(chromedp.CSS(send)))

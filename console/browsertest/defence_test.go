@@ -50,7 +50,8 @@ func (c *console) through(change func(http.Header, string) string) (base string)
 	return server.URL + "/"
 }
 
-// framed opens a page of another origin that frames the console, and reports whether the browser shows the console in it.
+// framed opens a page of another origin that frames the console, and reports whether the browser shows the console
+// there.
 func (c *console) framed(base string) bool {
 	c.Helper()
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
