@@ -36,7 +36,7 @@ func newEditor(t *testing.T) *console {
 // deadReceipt stores a dead letter, and returns its id.
 func (c *console) deadReceipt() outbox.ID {
 	c.Helper()
-	id := c.enqueue(receipt{7, "ada@example.com"}, outbox.Options{Queue: "newsletter", MaxAttempts: 1}) // nobody works it
+	id := c.enqueue(receipt{7, "ada@example.com"}, outbox.Options{Queue: "newsletter", MaxAttempts: 1}) // not worked
 	c.claimed(id)
 	c.exec(`UPDATE outbox.jobs SET status = 'dead', epoch = epoch + 1, lease_owner = NULL, lease_expires_at = NULL, failed_at = now() WHERE id = $1`, id)
 	return id
@@ -189,7 +189,7 @@ func TestEveryAnswerToAForm(t *testing.T) {
 		if text := ask[string](tab, `document.querySelector("main").innerText`); !strings.Contains(text, a.says) {
 			t.Errorf("%s: the page says %q, want %q", a.name, text, a.says)
 		}
-		loaded := fmt.Sprintf("the server responded with a status of %d", a.status) // the browser's own word of the page
+		loaded := fmt.Sprintf("the server responded with a status of %d", a.status) // as the browser logs it
 		tab.forgive(loaded)
 		for _, e := range every {
 			if e.name == "complete" {

@@ -9,7 +9,6 @@ import (
 	"net/http/cookiejar"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -83,20 +82,6 @@ func (c *console) serve(flags ...string) string {
 	text, _ := os.ReadFile(log)
 	c.Fatalf("the console does not listen:\n%s", text)
 	return ""
-}
-
-// run runs a command of the program as the database's owner.
-func (c *console) run(args ...string) string {
-	c.Helper()
-	cmd := exec.CommandContext(c.Context(), posthaste, args...)
-	cmd.Env = child.Environment([]string{"OUTBOX_DATABASE_URL=" + c.db.Config().ConnString()})
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		c.Fatalf("posthaste %q: %v\n%s", args, err, stderr.String())
-	}
-	return string(out)
 }
 
 func (c *console) exec(sql string, args ...any) {

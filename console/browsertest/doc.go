@@ -2,8 +2,8 @@
 //
 // There is no list of the pages. A crawl follows each link from the first page on, so that a new page is tested from
 // the day on which it is linked; and a row of the console's table of routes that no crawl comes to is a failure. Each
-// property is a check, a function that returns what is wrong with a page; and each check also runs where a proxy removes
-// the defence that it tests, and must detect that (defence_test.go).
+// property is a check, a function that returns what is wrong with a page; and each check also runs where a proxy
+// removes the defence that it tests, and must detect that (defence_test.go).
 //
 // The browser is Debian's Chromium. Without one the tests are skipped, and with POSTHASTE_BROWSER=required they fail.
 //

@@ -27,8 +27,8 @@ var noPages = map[string]string{
 	"events":         "is a stream",
 }
 
-// readRoutes reads from the console's sources which paths answer a GET: the rows of its table, and of the table of acts,
-// each of which has a page.
+// readRoutes reads from the console's sources which paths answer a GET: the rows of its table, and of the table of
+// acts, each of which has a page.
 func readRoutes(t *testing.T) (paths []string) {
 	t.Helper()
 	files, err := filepath.Glob("../*.go")
