@@ -91,9 +91,9 @@ var uses = []struct {
 		"oidc-all-tenants",
 	}},
 	{func(s settings) bool { return s.has("console") }, []string{
-		"console-addr", "console-url", "console-key", "console-name", "console-read-only", "console-manual-url",
-		"console-trace-url", "console-log-url", "console-oidc-client", "console-oidc-secret", "console-oidc-scopes",
-		"console-oidc-recheck",
+		"console-addr", "console-url", "console-key", "console-name", "console-read-only", "console-audit-reads",
+		"console-manual-url", "console-trace-url", "console-log-url", "console-oidc-client", "console-oidc-secret",
+		"console-oidc-scopes", "console-oidc-recheck",
 	}},
 	{func(settings) bool { return false }, []string{"notify"}}, // of the commands that enqueue and publish
 }
