@@ -29,7 +29,8 @@ const (
 	leastStorePause  = 10 * time.Millisecond  // shortest time between two stores of the cursor
 	storePausePer    = 20 * time.Microsecond  // added per hole
 	resumePause      = 500 * time.Millisecond // between two checks, prompted by NOTIFY, whether a sink was resumed
-	lookInterval     = time.Second            // between looks for the oldest unpublished event
+	lookInterval     = time.Second            // between looks at the held messages, at the least
+	waitsInterval    = 5 * time.Second        // between looks for the oldest unpublished event
 )
 
 // ownership is a sink that this process owns: how far it has come, which maintain stores, and until when this process
@@ -412,7 +413,7 @@ func (o *ownership) step() (_ *step, until time.Time) {
 	defer o.mu.Unlock()
 	p := o.publisher
 	s := &step{
-		published: o.published, away: o.away, looks: time.Since(o.looked) > lookInterval,
+		published: o.published, away: o.away, looks: time.Since(o.looked) > waitsInterval,
 		params: sqlgen.AdvanceSinkParams{
 			Sink: p.name, Owner: p.owner, Epoch: o.epoch, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL),
 			Rewind: pgvalue.Interval(p.config.FailoverRewind), Published: o.published, Lazily: true, Missing: o.missing,

@@ -109,6 +109,9 @@ func (p *replayer) run(ctx context.Context) {
 		interval := lookInterval
 		if len(p.running) == 0 {
 			interval = p.config.renewInterval * 12 / 5
+			if p.o.outage() != nil { // nothing would be published: an outage takes less than a statement a second
+				interval *= 3
+			}
 		}
 		if time.Since(looked) >= interval {
 			if err := p.look(ctx); err != nil {
