@@ -792,6 +792,7 @@ func orderUnderRefusals(t *testing.T, stops bool) {
 		}
 		if n%150 == 149 { // the owner is fenced, as if another had taken over and died
 			exec(t, db, `UPDATE outbox.sinks SET owner = 'x', epoch = epoch + 1, lease_expires_at = now() + interval '100 milliseconds'`)
+			waitFor(t, func() bool { return ask[bool](t, db, `SELECT owner <> 'x' FROM outbox.sinks`) }, func() string { return "the next owner" })
 		}
 	}
 	sink.mu.Lock()
