@@ -30,7 +30,7 @@ const (
 	storePausePer    = 20 * time.Microsecond  // added per hole
 	resumePause      = 500 * time.Millisecond // between two checks, prompted by NOTIFY, whether a sink was resumed
 	lookInterval     = time.Second            // between looks at the held messages, at the least
-	waitsInterval    = 5 * time.Second        // between looks for the oldest unpublished event
+	waitsInterval    = 10 * time.Second       // between looks for the oldest unpublished event
 )
 
 // ownership is a sink that this process owns: how far it has come, which maintain stores, and until when this process
