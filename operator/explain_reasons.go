@@ -198,13 +198,13 @@ func (f *facts) ofTheQueue() (found []Reason) {
 		found = append(found, Reason{
 			Code: WhyNoDispatcher, Since: lastSeen(workers), Evidence: Evidence{Workers: few(workers)},
 			Sentence: fmt.Sprintf("No present dispatcher works queue %s: %s.", j.Queue,
-				those(workers, "none has been seen of late")),
+				those(workers, "none has been seen recently")),
 		})
 	case !handles:
 		found = append(found, Reason{
 			Code: WhyNoHandler, Evidence: Evidence{Workers: few(handlers)},
 			Sentence: fmt.Sprintf("No dispatcher of queue %s that is present has a handler for kind %s: %s.", j.Queue,
-				j.Kind, those(handlers, "none has been seen of late")),
+				j.Kind, those(handlers, "none has been seen recently")),
 		})
 	}
 	return found

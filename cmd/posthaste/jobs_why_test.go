@@ -16,7 +16,7 @@ func TestJobsWhy(t *testing.T) {
 	id := strings.TrimSpace(ok(t, direct, "enqueue", "mail.send", "--queue", "mail", "--hold"))
 
 	text := ok(t, direct, "jobs", "why", id)
-	for _, want := range []string{"It was enqueued held", "$ posthaste jobs release " + id, "When that is gone:", "Queue mail has been paused since", "$ posthaste queues resume mail", "none has been seen of late"} {
+	for _, want := range []string{"It was enqueued held", "$ posthaste jobs release " + id, "When that is gone:", "Queue mail has been paused since", "$ posthaste queues resume mail", "none has been seen recently"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("got %s, want %q in it", text, want)
 		}

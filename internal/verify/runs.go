@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// RunLine is the line of docs/proof.csv about a run. It remains when the run's record is gone, so that the number of
-// seeds with which a row has passed can be verified.
+// RunLine is the line of docs/proof.csv about a run. It remains when the run's record is gone, so that anybody can
+// count the seeds with which a row has passed.
 type RunLine struct {
 	Started    time.Time
 	Row        string

@@ -97,7 +97,7 @@ func (k *copyOfCode) build(ctx context.Context, program string, args ...string) 
 	cmd := exec.CommandContext(ctx, "go", append(append(args[:last:last], flags...), args[last])...)
 	cmd.Dir = k.root
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", cmd, err, out)
+		return fmt.Errorf("go %s: %w\n%s", args[0], err, out) // the record names no folder of this machine
 	}
 	return nil
 }
