@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -160,13 +161,14 @@ func (p *patroni) settle() error {
 	return notPossible("Postgres does not run as root, and there is no user postgres or nobody to run it")
 }
 
-// start starts a program of the cluster.
+// start starts a program of the cluster, in the cluster's folder: the account of the servers may not be allowed to enter
+// ours, and Patroni does not come up where it cannot.
 func (p *patroni) start(name string, args ...string) (*child.Process, error) {
 	r := p.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	log := filepath.Join(r.Dir, fmt.Sprintf("%03d-%s.log", len(r.processes), name))
-	args = append(p.as[:len(p.as):len(p.as)], args...)
+	args = slices.Concat([]string{"env", "--chdir=" + p.dir}, p.as, args)
 	process, err := child.Start(name, log, args[0], []string{"HOME=" + p.dir}, nil, args[1:]...)
 	if err == nil {
 		r.processes = append(r.processes, process)
