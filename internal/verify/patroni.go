@@ -161,8 +161,8 @@ func (p *patroni) settle() error {
 	return notPossible("Postgres does not run as root, and there is no user postgres or nobody to run it")
 }
 
-// start starts a program of the cluster, in the cluster's folder: the account of the servers may not be allowed to enter
-// ours, and Patroni does not come up where it cannot.
+// start starts a program of the cluster, in the cluster's folder: the account of the servers may not be allowed to
+// enter ours, and Patroni does not come up where it cannot.
 func (p *patroni) start(name string, args ...string) (*child.Process, error) {
 	r := p.run
 	r.mu.Lock()
