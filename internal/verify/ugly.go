@@ -71,7 +71,7 @@ func acceptable() []request {
 			Key:            outbox.KeyRules{Name: strings.Repeat("k", engine.MaxKeyBytes)},
 			IdempotencyKey: strings.Repeat("é", engine.MaxKeyBytes/2),
 		}),
-		with("large headers", outbox.Options{Headers: map[string]string{"h": strings.Repeat("x", 65_000), "": ""}}),
+		with("large headers", outbox.Options{Headers: map[string]string{"h": strings.Repeat("x", 65_000), " ": ""}}),
 		with("another tenant", outbox.Options{Tenant: outbox.ID([]byte(strings.Repeat("\xff", 16)))}),
 	}
 	for name, text := range oddText {
@@ -129,6 +129,7 @@ func unacceptable() []request {
 		with("attempts below zero", outbox.Options{MaxAttempts: math.MinInt64}),
 		with("an odd queue", outbox.Options{Queue: "a b"}),
 		with("too long a key", outbox.Options{Key: outbox.KeyRules{Name: strings.Repeat("k", engine.MaxKeyBytes+1)}}),
+		with("a header without a name", outbox.Options{Headers: map[string]string{"": "x"}}),
 		with("too large headers",
 			outbox.Options{Headers: map[string]string{"h": strings.Repeat("x", engine.MaxHeadersBytes)}}),
 	}
