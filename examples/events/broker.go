@@ -8,11 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/posthaste-dev/posthaste/internal/source"
 )
 
 // stream and consumer are named as by the program in examples/points, which makes the consumer.
@@ -30,7 +31,7 @@ type broker struct {
 // startBroker builds internal/natsdev, which is nats-server and a module of its own, and starts it.
 func startBroker(ctx context.Context, dir string) (*broker, error) {
 	b := &broker{program: filepath.Join(dir, "natsdev"), config: filepath.Join(dir, "nats.conf")}
-	if err := build(ctx, filepath.Join("internal", "natsdev"), b.program); err != nil {
+	if err := source.Build(ctx, "internal/natsdev", b.program); err != nil {
 		return nil, err
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -46,18 +47,6 @@ func startBroker(ctx context.Context, dir string) (*broker, error) {
 		return nil, err
 	}
 	return b, b.start(ctx)
-}
-
-// build makes the program of a folder of the repository.
-func build(ctx context.Context, folder, program string) error {
-	_, file, _, _ := runtime.Caller(0)
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, ".")
-	cmd.Dir = filepath.Join(filepath.Dir(file), "..", "..", folder)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w\n%s", folder, err, out)
-	}
-	return nil
 }
 
 // start starts the server, on the files that it had before, and waits until JetStream answers.

@@ -26,6 +26,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/posthaste-dev/posthaste/internal/pgdev"
+	"github.com/posthaste-dev/posthaste/internal/source"
 	"github.com/posthaste-dev/posthaste/migrations/migrate"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/relay"
@@ -88,7 +89,7 @@ func run(ctx context.Context, orders int) (err error) {
 		return err
 	}
 	d := &demo{orders: orders, shop: shop, points: points, broker: broker, consumer: filepath.Join(dir, "points")}
-	if err := build(ctx, filepath.Join("examples", "points"), d.consumer); err != nil {
+	if err := source.Build(ctx, "examples/points", d.consumer); err != nil {
 		return err
 	}
 	return d.run(ctx)

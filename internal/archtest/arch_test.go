@@ -101,14 +101,15 @@ var allowed = map[string]string{
 	"internal/pgtest/withserver": "internal/pgtest internal/pgdev",
 
 	// Brokers for tests.
-	"internal/natsproc":   "internal/freeport internal/verify/child",
+	"internal/natsproc":   "internal/freeport internal/source internal/verify/child",
 	"internal/natstest":   "internal/freeport internal/natsproc",
-	"internal/brokertest": "internal/freeport internal/verify/child",
+	"internal/brokertest": "internal/freeport internal/source internal/verify/child",
 	"internal/oidctest":   "",
 
 	// Prometheus and promtool for tests, and what they test.
-	"internal/promtest":    "internal/freeport",
+	"internal/promtest":    "internal/freeport internal/source",
 	"internal/programtest": "",
+	"internal/source":      "",
 	"deploy/prometheus":    "",
 	"deploy/grafana":       "",
 
@@ -141,7 +142,7 @@ var allowed = map[string]string{
 	"docs/model":              "",
 
 	"integration/...": "",
-	"examples/...":    "app outbox dispatcher migrations/migrate internal/pgdev inbox relay relay/nats",
+	"examples/...":    "app outbox dispatcher migrations/migrate internal/pgdev internal/source inbox relay relay/nats",
 }
 
 func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {

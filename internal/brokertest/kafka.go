@@ -1,15 +1,16 @@
 package brokertest
 
 import (
+	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/source"
 )
 
 // Kafka is kfake in a process of its own, which is not a real Kafka broker. Package internal/kafkadev describes its
@@ -64,13 +65,6 @@ func (s *Kafka) reload() {
 
 // kafkadev builds the server's command. The go command does nothing if the program is up to date.
 var kafkadev = sync.OnceValues(func() (string, error) {
-	_, file, _, _ := runtime.Caller(0)
 	path := filepath.Join(os.TempDir(), fmt.Sprintf("posthaste-kafkadev-%d", os.Getuid()), "kafkadev")
-	build := exec.Command("go", "build", "-o", path, ".")
-	build.Dir = filepath.Join(filepath.Dir(file), "..", "kafkadev")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build kafkadev: %w\n%s", err, out)
-	}
-	return path, nil
+	return path, source.Build(context.Background(), "internal/kafkadev", path)
 })

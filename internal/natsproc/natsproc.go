@@ -3,18 +3,18 @@
 package natsproc
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/freeport"
+	"github.com/posthaste-dev/posthaste/internal/source"
 	"github.com/posthaste-dev/posthaste/internal/verify/child"
 )
 
@@ -106,14 +106,6 @@ func (s *Server) ready() error {
 
 // binary builds the server's command. The go command does nothing if the program is up to date.
 var binary = sync.OnceValues(func() (string, error) {
-	_, file, _, _ := runtime.Caller(0)
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("posthaste-natsdev-%d", os.Getuid()))
-	path := filepath.Join(dir, "natsdev")
-	build := exec.Command("go", "build", "-o", path, ".")
-	build.Dir = filepath.Join(filepath.Dir(file), "..", "natsdev")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the NATS server: %w\n%s", err, out)
-	}
-	return path, nil
+	path := filepath.Join(os.TempDir(), fmt.Sprintf("posthaste-natsdev-%d", os.Getuid()), "natsdev")
+	return path, source.Build(context.Background(), "internal/natsdev", path)
 })

@@ -6,18 +6,22 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/posthaste-dev/posthaste/internal/source"
 )
 
 // Documented returns the metrics of docs/reference/metrics.md with their labels. A test of package app generates that
 // table from what a process registers.
 func Documented(t testing.TB) map[string][]string {
 	t.Helper()
-	_, here, _, _ := runtime.Caller(0)
-	doc, err := os.ReadFile(filepath.Join(filepath.Dir(here), "../../docs/reference/metrics.md"))
+	dir, err := source.Dir(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := os.ReadFile(filepath.Join(dir, "docs/reference/metrics.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
