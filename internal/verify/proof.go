@@ -128,8 +128,8 @@ func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 
 // prove writes the section of one run. The record is outdated if the row's description has changed since the run.
 func (r *Record) prove(b *strings.Builder, outdated bool) {
-	fmt.Fprintf(b, "\n### %s\n\n- Result: %s, %s in %.0f s, commit `%.12s`: `%s`\n", runHeading(r),
-		result(r), r.Started.Format("2006-01-02 15:04 UTC"), r.Took, r.Commit, r.Command)
+	fmt.Fprintf(b, "\n### %s\n\n- Result: %s, %s in %.0f s, commit `%s`: `%s`\n", runHeading(r),
+		result(r), r.Started.Format("2006-01-02 15:04 UTC"), r.Took, short(r.Commit), r.Command)
 	fmt.Fprintf(b, "- On: PostgreSQL %s (fsync %s, synchronous_commit %s, full_page_writes %s), %s/%s, %d cores, %s, race detector %v\n",
 		r.Server.Version, r.Server.Fsync, r.Server.SynchronousCommit, r.Server.FullPageWrites,
 		r.Machine.OS, r.Machine.Arch, r.Machine.Cores, r.Machine.Go, r.Machine.Race)

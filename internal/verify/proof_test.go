@@ -67,6 +67,25 @@ func TestTheProofSaysThatARunIsOutdated(t *testing.T) {
 	}
 }
 
+// A run of a working copy that had changes cannot be repeated from the commit alone: the page and its list say so.
+func TestTheProofNamesChangesBesideTheCommit(t *testing.T) {
+	t.Parallel()
+	record := recordOf(Scorecard()[0])
+	record.Passed, record.Commit = true, strings.Repeat("c0ffee", 7)[:40]+"+changes"
+	var page strings.Builder
+	runs := AddRuns(nil, []*Record{record})
+	if err := WriteProof(&page, []*Record{record}, runs); err != nil {
+		t.Fatal(err)
+	}
+	const want = "c0ffeec0ffee+changes"
+	if !strings.Contains(page.String(), "commit `"+want+"`") {
+		t.Errorf("the page does not name commit %s:\n%s", want, page.String())
+	}
+	if len(runs) != 1 || runs[0].Commit != want {
+		t.Errorf("runs are %+v, want one of commit %s", runs, want)
+	}
+}
+
 // recordOf returns a record of a run of the row at tier P.
 func recordOf(row Row) *Record {
 	return &Record{Row: row.Name, Tier: TierP, Fault: row.Fault, Workload: row.Workload, Pass: row.Pass}

@@ -174,6 +174,18 @@ func commit() string {
 	return strings.TrimSpace(string(out))
 }
 
+// short returns a commit by its first 12 digits, and says whether the working copy had changes beside it.
+func short(commit string) string {
+	digits, changes, changed := strings.Cut(commit, "+")
+	if len(digits) > 12 {
+		digits = digits[:12]
+	}
+	if changed {
+		return digits + "+" + changes
+	}
+	return digits
+}
+
 func raceDetector() bool {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

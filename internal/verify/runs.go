@@ -32,12 +32,9 @@ var runColumns = []string{"started", "row", "tier", "postgresql", "seed", "resul
 func lineOf(r *Record) RunLine {
 	l := RunLine{
 		Started: r.Started.UTC().Truncate(time.Second), Row: r.Row, Tier: r.Tier, Seed: r.Seed,
-		Result: "failed", Commit: r.Commit, Texts: hashOf(r),
+		Result: "failed", Commit: short(r.Commit), Texts: hashOf(r),
 	}
 	l.PostgreSQL, _, _ = strings.Cut(r.Server.Version, " ")
-	if len(l.Commit) > 12 {
-		l.Commit = l.Commit[:12]
-	}
 	switch {
 	case r.Passed:
 		l.Result = "passed"
