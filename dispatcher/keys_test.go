@@ -53,11 +53,12 @@ func TestAKeyNeverRunsMoreThanItsLimit(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	exec(t, db, `DROP INDEX outbox.jobs_slot_idx; CREATE INDEX ON outbox.jobs (tenant_id, queue, key, slot) WHERE key IS NOT NULL AND status = 'running'`)
-	limits := []int{1, 2, 5}
+	limits, tenants := []int{1, 2, 5}, []outbox.ID{outbox.RootTenant, outbox.NewID()}
 	var requests []outbox.Request
-	for i := range 600 {
+	for i := range 600 { // both tenants have all twelve keys
 		requests = append(requests, outbox.Request{Args: probe{i}, Options: outbox.Options{
-			Key: outbox.KeyRules{Name: fmt.Sprintf("k%d-%d", limits[i%3], i%12), MaxActive: limits[i%3]},
+			Tenant: tenants[i/12%2],
+			Key:    outbox.KeyRules{Name: fmt.Sprintf("k%d-%d", limits[i%3], i%12), MaxActive: limits[i%3]},
 		}})
 	}
 	if _, err := outbox.EnqueueMany(t.Context(), db, requests); err != nil {
@@ -66,8 +67,9 @@ func TestAKeyNeverRunsMoreThanItsLimit(t *testing.T) {
 	s := newTurnstile()
 	for range 3 {
 		start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
-			s.enter(job.Key, job.Args.N)
-			defer s.leave(job.Key)
+			key := job.Key + " of " + job.Tenant.String()
+			s.enter(key, job.Args.N)
+			defer s.leave(key)
 			time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
 			if job.Attempt == 1 && rand.IntN(10) == 0 {
 				return errors.New("try again")
@@ -78,6 +80,9 @@ func TestAKeyNeverRunsMoreThanItsLimit(t *testing.T) {
 		})
 	}
 	awaitSucceeded(t, db, len(requests))
+	if len(s.most) != 24 {
+		t.Errorf("jobs of %d keys have run, want 24", len(s.most))
+	}
 	reached := map[int]int{}
 	for key, most := range s.most {
 		var limit, n int
