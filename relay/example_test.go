@@ -27,7 +27,6 @@ func (p printer) Publish(_ context.Context, batch []relay.Message) []error {
 	return make([]error, len(batch)) // nil: the broker has it
 }
 
-func (printer) Limits() relay.Limits                                     { return relay.Limits{} }
 func (printer) Probe(context.Context) error                              { return nil }
 func (printer) Check(context.Context, []string) ([]relay.Finding, error) { return nil, nil }
 func (printer) Close() error                                             { return nil }

@@ -47,6 +47,7 @@ type publisher struct {
 	heldWake   chan struct{} // events became jobs
 	released   chan struct{} // like wake, for awaiting the sink: an owner that leaves it notifies
 	complaints outage.Complaints
+	logged     bool // that the sink is stopped, since it last resumed
 }
 
 // run publishes until ctx ends.
@@ -197,9 +198,7 @@ func (p *publisher) replayAlone(ctx, ours context.Context, o *ownership) {
 // before, the stored outage passes to the next owner.
 func (p *publisher) awaitRecovery(ctx, ours context.Context, o *ownership, failure *failure) error {
 	began := time.Now()
-	p.log.LogAttrs(ctx, slog.LevelWarn, "sink stopped", slog.String("code", failure.code),
-		slog.Any("err", failure.err))
-	_, _ = p.complaints.Due("sink stopped", began)
+	p.logStopped(ctx, failure)
 	retry := p.config.outage
 	wait := retry.Next()
 	if why := o.outage(); why != nil { // from the previous owner
@@ -217,7 +216,10 @@ func (p *publisher) awaitRecovery(ctx, ours context.Context, o *ownership, failu
 		switch next := failure; {
 		case err == nil:
 			o.setOutage(nil)
-			p.log.LogAttrs(ctx, slog.LevelInfo, "sink resumed", slog.Duration("stopped_for", time.Since(began)))
+			if p.logged {
+				p.log.LogAttrs(ctx, slog.LevelInfo, "sink resumed", slog.Duration("stopped_for", time.Since(began)))
+			}
+			p.logged = false
 			return nil
 		case errors.As(err, &next):
 			failure = next
@@ -240,11 +242,18 @@ func (p *publisher) rest(ctx context.Context, wait time.Duration, failure *failu
 		case <-timer.C:
 			return nil
 		case <-tick.C:
-			if _, due := p.complaints.Due("sink stopped", time.Now()); due {
-				p.log.LogAttrs(ctx, slog.LevelWarn, "sink stopped", slog.String("code", failure.code),
-					slog.Any("err", failure.err))
-			}
+			p.logStopped(ctx, failure)
 		}
+	}
+}
+
+// logStopped logs every ten seconds that the sink is stopped. A sink that accepts a few messages again and again, such as
+// a queue that is nearly full, stops many times in that time.
+func (p *publisher) logStopped(ctx context.Context, failure *failure) {
+	if _, due := p.complaints.Due("sink stopped", time.Now()); due {
+		p.logged = true
+		p.log.LogAttrs(ctx, slog.LevelWarn, "sink stopped", slog.String("code", failure.code),
+			slog.Any("err", failure.err))
 	}
 }
 

@@ -350,6 +350,44 @@ func TestAnOutageLosesNothingAndShows(t *testing.T) {
 	waitFor(t, func() bool { return ask[string](t, db, code) == "" }, func() string { return "the end of the outage is in outbox.sinks" })
 }
 
+// A queue that is nearly full accepts as many messages as its consumers have taken, and then refuses the next.
+func TestASinkThatStopsAgainAndAgainIsLoggedEveryTenSeconds(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var sink recorder
+	stops, accepted := 0, 0
+	sink.set(func(relay.Message) error {
+		if accepted++; accepted%20 == 0 { // after more than what tries whether it accepts messages again
+			stops++
+			return &relay.UnavailableError{Code: relay.CodeFull, Err: errors.New("queue is full")}
+		}
+		return nil
+	}, nil)
+	var log said
+	began := time.Now()
+	start(t, db, &sink, func(c *relay.Config) {
+		c.Logger = log.logger(t)
+		c.SetOutage(time.Millisecond, time.Millisecond)
+	})
+	var bodies []string
+	for i := range 500 {
+		bodies = append(bodies, fmt.Sprint(i))
+	}
+	publish(t, db, "t", "k", bodies...)
+	sink.await(t, bodies...)
+	sink.mu.Lock()
+	defer sink.mu.Unlock()
+	if stops < 20 {
+		t.Fatalf("the sink has stopped %d times, want 20 at least", stops)
+	}
+	most := 1 + int(time.Since(began)/(10*time.Second))
+	for _, message := range []string{"sink stopped", "sink resumed"} {
+		if n := log.count(message); n < 1 || n > most {
+			t.Errorf("%q is logged %d times in %s, want one line in ten seconds", message, n, time.Since(began))
+		}
+	}
+}
+
 func TestAFaultySinkLosesNothing(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func([]relay.Message) []error{

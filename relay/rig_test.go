@@ -58,8 +58,6 @@ func (r *recorder) Publish(_ context.Context, batch []relay.Message) []error {
 	return outcomes
 }
 
-func (r *recorder) Limits() relay.Limits { return relay.Limits{} }
-
 func (r *recorder) Probe(context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,6 +191,12 @@ func (s *said) has(words string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.Contains(s.lines.String(), words)
+}
+
+func (s *said) count(words string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Count(s.lines.String(), words)
 }
 
 // logger logs to both the test and s.

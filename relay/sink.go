@@ -39,9 +39,6 @@ type Sink interface {
 	// and not called until it has returned.
 	Publish(ctx context.Context, batch []Message) []error
 
-	// Limits returns the broker's limits, as far as they are known.
-	Limits() Limits
-
 	// Probe returns nil if the broker can be published to, and publishes nothing.
 	Probe(ctx context.Context) error
 
@@ -56,12 +53,6 @@ type Sink interface {
 type RouteChecker interface {
 	// CheckRoute returns why a valid route cannot lead to the sink.
 	CheckRoute(Route) error
-}
-
-// Limits are the maximums that a broker accepts; 0 means unknown.
-type Limits struct {
-	Bytes       int // of a message's body and headers together
-	HeaderBytes int
 }
 
 // A LossReporter is a sink whose broker reports that it has lost messages that it had acknowledged.

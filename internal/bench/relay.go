@@ -283,7 +283,6 @@ func (null) Publish(_ context.Context, batch []relay.Message) []error {
 	return make([]error, len(batch))
 }
 
-func (null) Limits() relay.Limits                                           { return relay.Limits{} }
 func (null) Probe(context.Context) error                                    { return nil }
 func (null) Check(context.Context, []string) (f []relay.Finding, err error) { return nil, nil }
 func (null) Close() error                                                   { return nil }

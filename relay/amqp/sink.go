@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"github.com/posthaste-dev/posthaste/relay"
 )
@@ -14,7 +13,6 @@ import (
 // each other.
 type Sink struct {
 	config Config
-	frame  atomic.Int64 // of the last connection
 
 	mu      sync.Mutex
 	conn    *conn // nil or dead until the next call that needs one
@@ -31,12 +29,6 @@ func Open(config Config) (*Sink, error) {
 	}
 	config.Name = cmp.Or(config.Name, "posthaste")
 	return &Sink{config: config}, nil
-}
-
-// Limits returns the limits of the server that the sink was last connected to. The limit of a body is unknown: the
-// server does not disclose max_message_size to clients.
-func (s *Sink) Limits() relay.Limits {
-	return relay.Limits{HeaderBytes: max(0, int(s.frame.Load())-reserve)}
 }
 
 // Probe connects if there is no connection, and opens a channel.
@@ -80,7 +72,6 @@ func (s *Sink) connected(ctx context.Context) (*conn, error) {
 			return nil, away(err)
 		}
 		s.conn = c
-		s.frame.Store(int64(c.amqp.Config.FrameSize))
 	}
 	if err := s.conn.blocked(); err != nil {
 		return nil, away(err)

@@ -44,7 +44,6 @@ func (s *sink) Publish(_ context.Context, batch []relay.Message) []error {
 	return outcomes
 }
 
-func (s *sink) Limits() relay.Limits                                     { return relay.Limits{} }
 func (s *sink) Probe(context.Context) error                              { return nil }
 func (s *sink) Check(context.Context, []string) ([]relay.Finding, error) { return nil, nil }
 func (s *sink) Close() error                                             { return nil }

@@ -29,6 +29,20 @@ func TestARecordThatEndsTwiceEndsNoOther(t *testing.T) {
 	}
 }
 
+// A leader that has waited for its replicas in vain may have stored the record, and says nothing about it.
+func TestAnswersOfALeaderWithoutItsReplicasAreOutages(t *testing.T) {
+	t.Parallel()
+	for _, answer := range []*kerr.Error{kerr.NotEnoughReplicasAfterAppend, kerr.RequestTimedOut} {
+		outcome, known := classify(answer)
+		if got := code(outcome); got != "unavailable "+relay.CodeUnavailable || known {
+			t.Errorf("%v: %s, known %t, want unavailable and perhaps stored", answer, got, known)
+		}
+	}
+	if outcome, known := classify(kerr.NotEnoughReplicas); code(outcome) != "unavailable "+relay.CodeUnavailable || !known {
+		t.Errorf("%v: %v, known %t, want unavailable and not stored", kerr.NotEnoughReplicas, outcome, known)
+	}
+}
+
 // franz-go keeps why it was given no producer ID, and answers it for every record of the same client.
 func TestAClientWithoutAProducerIDIsDropped(t *testing.T) {
 	t.Parallel()

@@ -35,7 +35,8 @@ var (
 		kerr.ReplicaNotAvailable:          relay.CodeUnavailable,
 		kerr.CoordinatorNotAvailable:      relay.CodeUnavailable,
 		kerr.NotEnoughReplicas:            relay.CodeUnavailable,
-		kerr.NotEnoughReplicasAfterAppend: relay.CodeUnavailable, // perhaps stored
+		kerr.NotEnoughReplicasAfterAppend: relay.CodeUnavailable, // see perhapsStored
+		kerr.RequestTimedOut:              relay.CodeUnavailable, // see perhapsStored
 		kerr.ConcurrentTransactions:       relay.CodeUnavailable,
 		kerr.SaslAuthenticationFailed:     relay.CodeForbidden,
 		kerr.UnsupportedSaslMechanism:     relay.CodeForbidden,
@@ -45,6 +46,9 @@ var (
 		kerr.TransactionalIDAuthorizationFailed: relay.CodeForbidden,
 	}
 )
+
+// perhapsStored lists answers of a leader that has the record, but not the replicas' word that they have it.
+var perhapsStored = map[*kerr.Error]bool{kerr.NotEnoughReplicasAfterAppend: true, kerr.RequestTimedOut: true}
 
 // ofBatch lists refusals of a whole batch because of one of its messages.
 var ofBatch = []*kerr.Error{
@@ -72,7 +76,7 @@ func classify(err error) (outcome error, known bool) {
 		}
 		for e, code := range outages {
 			if e.Code == answer.Code {
-				return &relay.UnavailableError{Code: code, Err: err}, e != kerr.NotEnoughReplicasAfterAppend
+				return &relay.UnavailableError{Code: code, Err: err}, !perhapsStored[e]
 			}
 		}
 		return err, false

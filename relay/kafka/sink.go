@@ -30,11 +30,6 @@ func Open(config Config) (*Sink, error) {
 	return &Sink{config: config}, nil
 }
 
-// Limits returns MaxBytes. The limits of topics may be lower.
-func (s *Sink) Limits() relay.Limits {
-	return relay.Limits{Bytes: s.config.MaxBytes - perBatch - perRecord}
-}
-
 // Exclusive reports whether only one process at a time may publish, because each that does takes the TransactionalID
 // from the previous one.
 func (s *Sink) Exclusive() bool { return s.config.TransactionalID != "" }

@@ -30,7 +30,6 @@ type Sink struct {
 	config     Config
 	duplicates atomic.Int64
 	remembers  atomic.Int64 // a Duration
-	maxPayload atomic.Int64
 
 	mu       sync.Mutex
 	conn     *conn // nil or dead until the next call that needs one
@@ -47,11 +46,6 @@ func Open(config Config) (*Sink, error) {
 		return nil, fmt.Errorf("open the NATS sink: %w", err)
 	}
 	return &Sink{config: config, runBytes: maxRunBytes}, nil
-}
-
-// Limits returns the limits of the server that the sink was last connected to.
-func (s *Sink) Limits() relay.Limits {
-	return relay.Limits{Bytes: int(s.maxPayload.Load()), HeaderBytes: maxHeaderBytes}
 }
 
 // Duplicates returns how many messages the server has dropped since Open because it remembered their IDs, as far as it
@@ -101,7 +95,6 @@ func (s *Sink) connected(ctx context.Context) (*conn, error) {
 		return nil, away(err)
 	}
 	s.conn = c
-	s.maxPayload.Store(c.nc.MaxPayload())
 	return c, nil
 }
 

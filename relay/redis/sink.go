@@ -30,9 +30,6 @@ func Open(config Config) (*Sink, error) {
 	return &Sink{config: config}, nil
 }
 
-// Limits returns no limits: the server limits each body and header individually, which is checked before sending.
-func (s *Sink) Limits() relay.Limits { return relay.Limits{} }
-
 // Probe waits for an answer from the server.
 func (s *Sink) Probe(ctx context.Context) error {
 	s.mu.Lock()

@@ -170,9 +170,6 @@ func encode(ctx context.Context, m *relay.Message) *message.Message {
 	return to
 }
 
-// Limits returns no limits: they are not known.
-func (s *Sink) Limits() relay.Limits { return relay.Limits{} }
-
 // Probe calls Config.Probe, unless an earlier call is still running.
 func (s *Sink) Probe(ctx context.Context) error {
 	select {

@@ -125,9 +125,6 @@ func Open(config SinkConfig) (*Sink, error) {
 	}, nil
 }
 
-// Limits returns no limits: the receiver reports its own with 413 and 431.
-func (s *Sink) Limits() relay.Limits { return relay.Limits{} }
-
 // Probe connects to the URL's host. While the host's circuit is open, it only returns the reason.
 func (s *Sink) Probe(ctx context.Context) error {
 	s.mu.Lock()

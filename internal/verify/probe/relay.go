@@ -165,9 +165,6 @@ func (s *ledgerSink) Probe(context.Context) error {
 	return nil
 }
 
-// Limits returns no limits.
-func (s *ledgerSink) Limits() relay.Limits { return relay.Limits{} }
-
 // Check returns no findings.
 func (s *ledgerSink) Check(context.Context, []string) ([]relay.Finding, error) { return nil, nil }
 
