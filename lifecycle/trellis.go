@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -62,6 +63,9 @@ type trellisConcurrency struct {
 	KeyHash string `json:"keyHash"`
 }
 
+// traceParent matches a header traceparent of W3C Trace Context; a trace id of zeros is invalid, too.
+var traceParent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$`)
+
 // trellisStates maps the states that have other names in Trellis. To Trellis, a held or blocked job is pending.
 var trellisStates = map[outbox.Status]string{
 	outbox.Created: "pending", outbox.Blocked: "pending", outbox.Running: "active", outbox.Retrying: "retry",
@@ -85,8 +89,8 @@ func EncodeTrellis(e Event, headers map[string]string) (body []byte, own map[str
 		Tries:         e.Attempt, Payload: asJSON(e.Payload), Result: asJSON(e.Result), Timestamp: e.At.UTC(),
 	}
 	trace, parent := hex.EncodeToString(e.Job[:]), headers["traceparent"]
-	if len(parent) == 55 {
-		trace = parent[3:35]
+	if m := traceParent.FindStringSubmatch(parent); m != nil && strings.Trim(m[1], "0") != "" {
+		trace = m[1]
 	} else {
 		parent = "00-" + trace + "-" + trace[16:] + "-00"
 	}
