@@ -197,7 +197,25 @@ func refuseFirst(t *testing.T, refused outbox.Status, end func(context.Context, 
 		if found, err := rebuilt.Compare(t.Context(), db, nil); err != nil || len(found.Differences) > 0 {
 			t.Error(found.Differences, err)
 		}
+		compareMessages(t, db)
 	})
+}
+
+// compareMessages checks that the messages of a stream rebuild its jobs in order, and in no other.
+func compareMessages(t *testing.T, db *pgxpool.Pool) {
+	t.Helper()
+	rows, _ := db.Query(t.Context(), `SELECT convert_from(payload, 'UTF8') FROM outbox.events WHERE topic LIKE 'job.%' ORDER BY position`)
+	bodies, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(bodies) < 3 {
+		t.Fatal(len(bodies), err)
+	}
+	if found, err := rebuilt.CompareMessages(t.Context(), db, bodies); err != nil || len(found.Differences) > 0 {
+		t.Error(found.Differences, err)
+	}
+	bodies[0], bodies[1] = bodies[1], bodies[0]
+	if found, err := rebuilt.CompareMessages(t.Context(), db, bodies); err != nil || len(found.Differences) == 0 {
+		t.Errorf("two events in the wrong order make no difference (%v)", err)
+	}
 }
 
 // An event that was stored and not committed never existed.

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/posthaste-dev/posthaste/internal/verify/ledger"
+	"github.com/posthaste-dev/posthaste/internal/verify/rebuilt"
 )
 
 // published is a message that a sink has accepted.
@@ -141,8 +142,8 @@ func (r *Run) checkPublished(ctx context.Context, acked map[string]time.Time, go
 	return repeats, nil
 }
 
-// checkRelayed compares the messages that the sink has accepted with the log: events of our publishers, and those of
-// streamed jobs. It returns how many of the former were repeats.
+// checkRelayed compares the messages that the sink has accepted with the log, those of our publishers, and with the jobs
+// that they rebuild, those of streamed jobs. It returns how many of the former were repeats.
 func (r *Run) checkRelayed(ctx context.Context, acked map[string]time.Time) (repeats int, err error) {
 	got, err := r.accepted("s")
 	if err != nil {
@@ -160,7 +161,19 @@ func (r *Run) checkRelayed(ctx context.Context, acked map[string]time.Time) (rep
 	r.None("missing messages: lifecycle events of jobs, never published",
 		slices.DeleteFunc(ofJobs, func(id string) bool { return relayed[id] }))
 	// Bodies of our publishers are KEY/N.
-	got = slices.DeleteFunc(got, func(m published) bool { return strings.HasPrefix(m.body, "{") })
+	var bodies []string
+	got = slices.DeleteFunc(got, func(m published) bool {
+		ofJob := strings.HasPrefix(m.body, "{")
+		if ofJob {
+			bodies = append(bodies, m.body)
+		}
+		return ofJob
+	})
+	found, err := rebuilt.CompareMessages(ctx, r.DB, bodies)
+	if err != nil {
+		return 0, fmt.Errorf("rebuild the streamed jobs from their messages: %w", err)
+	}
+	r.None("streamed jobs that differ from what their published messages rebuild", found.Differences)
 	return r.checkPublished(ctx, acked, got, nothing)
 }
 

@@ -38,43 +38,68 @@ type Found struct {
 	Jobs, Events int
 	Names        map[lifecycle.Name]int // events of each name
 	Differences  []string
+
+	states map[outbox.ID]lifecycle.State
 }
 
 // Compare reduces every event, and compares each streamed job with the state that results. Nothing may write to the
 // database meanwhile. A caller that has changed rows by hand passes adjust, which changes both states before they are
 // compared; nil compares them unchanged.
 func Compare(ctx context.Context, db *pgxpool.Pool, adjust func(stored, rebuilt *lifecycle.State)) (Found, error) {
-	found := Found{Names: map[lifecycle.Name]int{}}
-	states, err := found.reduce(ctx, db)
-	if err != nil {
-		return found, fmt.Errorf("read the events: %w", err)
+	found := newFound()
+	if err := found.readLog(ctx, db); err != nil {
+		return *found, fmt.Errorf("read the events: %w", err)
 	}
+	return found.compare(ctx, db, adjust)
+}
+
+// CompareMessages does the same with the bodies of the messages that a sink has accepted, in that order.
+func CompareMessages(ctx context.Context, db *pgxpool.Pool, bodies []string) (Found, error) {
+	found := newFound()
+	for _, body := range bodies {
+		e, err := lifecycle.Decode([]byte(body))
+		if err != nil {
+			return *found, fmt.Errorf("message %s: %w", body, err)
+		}
+		found.reduce(e)
+	}
+	return found.compare(ctx, db, nil)
+}
+
+func newFound() *Found {
+	return &Found{Names: map[lifecycle.Name]int{}, states: map[outbox.ID]lifecycle.State{}}
+}
+
+// compare compares the stored jobs with the states.
+func (f *Found) compare(ctx context.Context, db *pgxpool.Pool,
+	adjust func(stored, rebuilt *lifecycle.State),
+) (Found, error) {
 	rows, _ := db.Query(ctx, stored) // CollectRows returns the error, too
 	jobs, err := pgx.CollectRows(rows, scan)
 	if err != nil {
-		return found, fmt.Errorf("read the jobs: %w", err)
+		return *f, fmt.Errorf("read the jobs: %w", err)
 	}
 	for _, job := range jobs {
-		got := states[job.Job]
-		delete(states, job.Job)
+		got := f.states[job.Job]
+		delete(f.states, job.Job)
 		if adjust != nil {
 			adjust(&job, &got)
 		}
 		if want, is := text(job), text(got); want != is {
-			found.Differences = append(found.Differences, fmt.Sprintf("job %s is rebuilt as\n%s, and is stored as\n%s",
+			f.Differences = append(f.Differences, fmt.Sprintf("job %s is rebuilt as\n%s, and is stored as\n%s",
 				job.Job, is, want))
 		}
 	}
-	for id := range states {
-		found.Differences = append(found.Differences, fmt.Sprintf("job %s has events, and is not stored", id))
+	for id := range f.states {
+		f.Differences = append(f.Differences, fmt.Sprintf("job %s has events, and is not stored", id))
 	}
-	found.Jobs = len(jobs)
-	return found, nil
+	f.Jobs = len(jobs)
+	return *f, nil
 }
 
-// reduce returns the states of jobs that result from the events.
-func (f *Found) reduce(ctx context.Context, db *pgxpool.Pool) (map[outbox.ID]lifecycle.State, error) {
-	states, ids := map[outbox.ID]lifecycle.State{}, map[outbox.ID]bool{}
+// readLog reduces the events in the log.
+func (f *Found) readLog(ctx context.Context, db *pgxpool.Pool) error {
+	ids := map[outbox.ID]bool{}
 	rows, _ := db.Query(ctx, logged)
 	var id, tenant outbox.ID
 	var topic, key string
@@ -84,8 +109,6 @@ func (f *Found) reduce(ctx context.Context, db *pgxpool.Pool) (map[outbox.ID]lif
 		if err != nil {
 			return fmt.Errorf("event %s: %w", id, err)
 		}
-		f.Events++
-		f.Names[e.Name]++
 		if (ids[id] && e.Name != lifecycle.StaleCompletionIgnored) || e.Tenant != tenant || e.Job.String() != key ||
 			"job."+string(e.Name) != topic {
 			f.Differences = append(f.Differences,
@@ -93,18 +116,25 @@ func (f *Found) reduce(ctx context.Context, db *pgxpool.Pool) (map[outbox.ID]lif
 					payload))
 		}
 		ids[id] = true
-		s, err := lifecycle.Reduce(states[e.Job], e)
-		if err != nil {
-			f.Differences = append(f.Differences, err.Error())
-		}
-		if again, err := lifecycle.Reduce(s, e); err != nil || text(again) != text(s) {
-			f.Differences = append(f.Differences, fmt.Sprintf("a repeat of event %s makes\n%s (%v) of\n%s", id,
-				text(again), err, text(s)))
-		}
-		states[e.Job] = s
+		f.reduce(e)
 		return nil
 	})
-	return states, err
+	return err
+}
+
+// reduce reduces an event. It notes a gap, a conflict, and a repeat that would change the state.
+func (f *Found) reduce(e lifecycle.Event) {
+	f.Events++
+	f.Names[e.Name]++
+	s, err := lifecycle.Reduce(f.states[e.Job], e)
+	if err != nil {
+		f.Differences = append(f.Differences, err.Error())
+	}
+	if again, err := lifecycle.Reduce(s, e); err != nil || text(again) != text(s) {
+		f.Differences = append(f.Differences, fmt.Sprintf("a repeat of event %d of job %s makes\n%s (%v) of\n%s", e.N, e.Job,
+			text(again), err, text(s)))
+	}
+	f.states[e.Job] = s
 }
 
 func scan(row pgx.CollectableRow) (s lifecycle.State, err error) {
