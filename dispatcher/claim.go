@@ -108,7 +108,7 @@ func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, wi
 	switch {
 	case b.err != nil:
 		if !plan.Probe {
-			c.sched.Failed(keyed, r.front, took)
+			c.sched.Failed(keyed, shares, r.front, took)
 		}
 		c.keyed.putBack(offers)
 		c.keyed.lookahead = min(c.keyed.lookahead, maxBatch) // it may have looked at too many
@@ -135,7 +135,7 @@ func (c *claimer) learn(b *claimBatch) {
 		c.keyed.putBack(leftOver(r.shares, b.offers, b.claimed))
 	}
 	c.sched.Claimed(r.keyed, r.shares, leasedBy(b.claimed, r.offered), b.extent, b.ended)
-	takeTurns(b.claimed)
+	takeTurns(r.shares, b.claimed)
 }
 
 func flowOf(job *outbox.Claimed) scheduler.Flow {
@@ -179,16 +179,17 @@ func leftOver(shares []scheduler.Share, offers map[outbox.ID][]offer, claimed []
 }
 
 // takeTurns orders jobs so that the first of each tenant come before the second of any.
-func takeTurns(claimed []*attempt) {
+func takeTurns(shares []scheduler.Share, claimed []*attempt) {
+	if len(shares) < 2 {
+		return
+	}
 	rank := make(map[*attempt]int, len(claimed))
 	seen := map[outbox.ID]int{}
 	for _, a := range claimed { // by urgency
 		rank[a] = seen[a.job.Tenant]
 		seen[a.job.Tenant]++
 	}
-	if len(seen) > 1 {
-		slices.SortStableFunc(claimed, func(a, b *attempt) int { return cmp.Compare(rank[a], rank[b]) })
-	}
+	slices.SortStableFunc(claimed, func(a, b *attempt) int { return cmp.Compare(rank[a], rank[b]) })
 }
 
 // noteLost notes a claim that failed and may have been committed all the same: its answer was lost, or that of its

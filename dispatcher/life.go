@@ -98,8 +98,8 @@ func (d *Dispatcher) work(ctx context.Context) error {
 	afterJobs, endAfterJobs := context.WithCancel(context.WithoutCancel(ctx))
 	defer endAfterJobs()
 	defer d.giveUp()
-	stages := d.begin(ctx, afterJobs, endAfterJobs)
 	d.process.phase.Store(claiming)
+	stages := d.begin(ctx, afterJobs, endAfterJobs)
 	<-ctx.Done()
 	d.process.phase.Store(draining)
 	// The grace period starts here. It covers both the handlers and the storing of their outcomes.

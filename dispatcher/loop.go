@@ -104,7 +104,7 @@ func (l *loop) giveBack(ctx context.Context, now time.Time) {
 // drain claims until nothing due is left or there is no room. It returns how long to sleep unless something wakes the
 // queue. It may last long, so it also does what run does each second.
 func (l *loop) drain(ctx context.Context) (time.Duration, error) {
-	vain := 0 // surveys in a row that found flows from which a claim got nothing
+	vain := 0 // surveys since a claim last got a job
 	for ctx.Err() == nil {
 		select {
 		case now := <-l.tick:

@@ -669,6 +669,37 @@ func TestQueuesHaveTheirOwnConcurrency(t *testing.T) {
 	}
 }
 
+// A tenant's jobs with a key and those without take turns for the one place that there is, also where it becomes free so
+// seldom that each claim follows a survey.
+func TestJobsWithAndWithoutKeysTakeTurnsForOnePlace(t *testing.T) {
+	for _, whose := range []int{0, 1} {
+		for _, takes := range []time.Duration{time.Millisecond, 200 * time.Millisecond} {
+			t.Run(fmt.Sprintf("tenant %d, jobs of %s", whose, takes), func(t *testing.T) {
+				t.Parallel()
+				var keyed, plain int
+				inMemory(t, 1, func(_ context.Context, job *outbox.Job[tiny]) error {
+					if time.Sleep(takes); job.Key != "" {
+						keyed++
+					} else {
+						plain++
+					}
+					return nil
+				}, Config{}, func(r rig) {
+					const each = 500
+					r.add(numbered(whose), each, 0)
+					r.addKeyed(numbered(whose), each, 0, "k")
+					r.capacity.poke()
+					r.sleep(100*takes + takes/2)
+					if n := keyed + plain; n < 50 || n > 2*each-100 || min(keyed, plain) < n/4 {
+						t.Errorf("%d jobs with a key have run and %d without, want half of each", keyed, plain)
+					}
+					r.sleep(2 * each * takes)
+				})
+			})
+		}
+	}
+}
+
 // Two tenants with many jobs each take turns, even if the jobs of one are all older.
 func TestTwoBacklogsWithKeysTakeTurns(t *testing.T) {
 	const each = 2000

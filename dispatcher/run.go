@@ -66,8 +66,8 @@ func run(p *process, a *attempt) (took time.Duration) {
 	running := p.trace(attemptContext{ctx, limit}, a)
 	engine.InternalOf(a.job).Context = running
 	p.noteStart(a, started)
+	defer a.handlerDone.Store(true) // also if the handler ends its goroutine
 	a.err = outcome.Call(running, a.route.handler, a.job)
-	a.handlerDone.Store(true)
 	took = time.Since(started)
 	a.finish(took, outcome.CauseOf(ctx))
 	return took
@@ -108,8 +108,8 @@ func runBatch(p *process, b *batch) (took time.Duration) {
 		engine.InternalOf(a.job).Context = within
 		p.noteStart(a, started, slog.Int("batch", len(b.attempts)))
 	}
+	defer running[0].handlerDone.Store(true)
 	outcomes := callMany(within, r.many, jobs)
-	running[0].handlerDone.Store(true)
 	cause := outcome.CauseOf(ctx)
 	took = time.Since(started)
 	for i, a := range running {

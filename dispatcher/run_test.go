@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -107,10 +108,14 @@ func TestAHandlersBugCostsItsOwnJobOnly(t *testing.T) {
 func TestAHandlerThatOutlivesItsTimeIsReported(t *testing.T) {
 	for name, batch := range map[string]bool{"one job": false, "a batch": true} {
 		t.Run(name, func(t *testing.T) {
-			const lingers = 1 // the priority of the one that does
+			const lingers, exits = 1, 2 // the priorities of those that do
 			linger := func(job *outbox.Job[tiny]) {
-				if job.Priority == lingers {
+				switch {
+				case job.Priority == lingers:
 					time.Sleep(time.Minute)
+				case job.Priority == exits && job.Attempt == 1: // its time is over, but nothing runs any more
+					time.Sleep(time.Second)
+					runtime.Goexit()
 				}
 			}
 			mux, kind := new(Mux), KindConfig{Timeout: 100 * time.Millisecond}
@@ -126,17 +131,15 @@ func TestAHandlerThatOutlivesItsTimeIsReported(t *testing.T) {
 			inMemoryOf(t, 4, mux, Config{Logger: slog.New(slog.NewTextHandler(log, nil))}, func(r rig) {
 				r.addAt(0, outbox.RootTenant, "")
 				r.addAt(lingers, outbox.RootTenant, "")
-				late := r.jobs[1]
-				if late.Priority != lingers {
-					late = r.jobs[0]
-				}
+				r.addAt(exits, outbox.RootTenant, "")
+				late := r.jobs[slices.IndexFunc(r.jobs, func(job *outbox.Claimed) bool { return job.Priority == lingers })]
 				r.capacity.poke()
 				r.sleep(30 * time.Second)
 				if text := log.String(); strings.Count(text, "msg=handler_overrun") != 1 || !strings.Contains(text, "event=handler_overrun job_id="+late.ID.String()) {
 					t.Errorf("logged %s, want one line about the job %s", text, late.ID)
 				}
 				r.sleep(time.Hour)
-				r.wantDone(t, 2)
+				r.wantDone(t, 3)
 			})
 		})
 	}

@@ -24,7 +24,14 @@ func TestEachIndexOfJobsNamesTheStatementThatNeedsIt(t *testing.T) {
 			}
 		}
 	}
-	text := read(t, "00002_indexes.sql") + read(t, "00004_console.sql")
+	files, err := filepath.Glob("0*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := ""
+	for _, file := range files {
+		text += read(t, file)
+	}
 	const index = `((?:--[^\n]*\n)*)CREATE (?:UNIQUE )?INDEX (\w+) ON outbox\.jobs `
 	found := regexp.MustCompile(index).FindAllStringSubmatch(text, -1)
 	if n := strings.Count(text, " ON outbox.jobs "); n != len(found) || n == 0 {

@@ -2,6 +2,16 @@ package mutants
 
 var sharing = []Mutant{
 	{
+		Name:      "a plan is a turn",
+		Breaks:    "with one worker and slow jobs, jobs with a key wait as long as there are others, or the reverse",
+		Invariant: "Tenants share a queue",
+		Edits: []Edit{
+			{"dispatcher/internal/scheduler.claimant.split", `if w.keyedTurn {`, `if w.keyedTurn = !w.keyedTurn; w.keyedTurn {`},
+			{"dispatcher/internal/scheduler.Scheduler.Claimed", `s.served, share.Tenant.keyedTurn = share.Tenant.ID, !keyed`, `s.served = share.Tenant.ID`},
+		},
+		Checks: []Check{test("dispatcher", "TestJobsWithAndWithoutKeysTakeTurnsForOnePlace", "want half of each")},
+	},
+	{
 		Name:      "tenants do not take turns",
 		Breaks:    "when there are more tenants than room, the first ones are served again and again",
 		Invariant: "Tenants share a queue",

@@ -72,7 +72,7 @@ type Recorder struct {
 
 	// Only Run uses the following fields.
 	passed time.Time // when all of dirty was taken last
-	resume time.Time // nothing is tried before: the database was unreachable
+	resume time.Time // nothing is tried before: the database was unreachable, or an attempt's row was locked
 	retry  backoff.Backoff
 	most   int // attempts in the next statement
 }

@@ -24,8 +24,8 @@ import (
 // use. It uses no database and starts no goroutines; only the claim loop uses it.
 //
 // The scheduler divides room among the tenants with due jobs, in rotation and as evenly as possible. It asks for one
-// job of a tenant that may have due jobs. While several tenants use the queue, no tenant may hold all of its workers
-// (ExpressPart). A tenant that holds few jobs is claimed for even without room (express): its jobs need not wait until
+// job of a tenant that may have due jobs. While several tenants use the queue, no tenant may hold all of its workers, if
+// there are as many as ExpressPart. A tenant that holds few jobs is claimed for even without room (express): its jobs need not wait until
 // the buffer, which other tenants have filled, is worked off.
 type Scheduler struct {
 	plain, keyed cursors
@@ -50,10 +50,10 @@ type Scheduler struct {
 // Tenant is what is known of a tenant's use of a queue.
 type Tenant struct {
 	ID        outbox.ID
-	InHand    atomic.Int64 // jobs claimed and not finished, except those gathered for batches
+	InHand    atomic.Int64 // jobs claimed and not finished, except those gathered for batches and those that a commit claimed
 	used      time.Time    // when one of its jobs was claimed last
 	more      bool         // the last claim for more than a few jobs used up its quota
-	keyedTurn bool         // whether its jobs with a key get a single place, or the others
+	keyedTurn bool         // whether its jobs with a key get the next single place, or the others
 }
 
 // HasMore reports whether the tenant has more due jobs than a tenant that holds few may have.
@@ -328,7 +328,7 @@ func (w *claimant) split() (plain, keyed int) {
 	case len(w.plain) == 0:
 		return 0, w.quota
 	case w.quota == 1:
-		if w.keyedTurn = !w.keyedTurn; w.keyedTurn {
+		if w.keyedTurn {
 			return 0, 1
 		}
 		return 1, 0
@@ -380,7 +380,7 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 	}
 	cs.claimed(jobs, now)
 	for _, share := range shares {
-		s.served = share.Tenant.ID
+		s.served, share.Tenant.keyedTurn = share.Tenant.ID, !keyed
 		left := share.Quota - offered[share.Tenant.ID]
 		for _, c := range share.Cursors {
 			n := counts[c.Flow]
@@ -623,7 +623,10 @@ func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 }
 
 // Failed notes a claim that has ended in an error: it may have been too much for its deadline.
-func (s *Scheduler) Failed(keyed, front bool, took time.Duration) {
+func (s *Scheduler) Failed(keyed bool, shares []Share, front bool, took time.Duration) {
+	for _, share := range shares {
+		share.Tenant.keyedTurn = !keyed
+	}
 	cs := s.cursors(keyed)
 	s.failure = func(away bool) {
 		if front {

@@ -143,8 +143,12 @@ func TestJobsWithAndWithoutAKeyShareATenantsPart(t *testing.T) {
 	s.keyed.add(Flow{Tenant: numbered(0)}, time.Now(), outbox.ID{}).state = due
 	with, without := 0, 0
 	for range 10 {
+		s.Plan(time.Now(), roomFor(1), nil) // a plan that is not carried out is no turn
 		p := s.Plan(time.Now(), roomFor(1), nil)
 		with, without = with+quotas(p.Keyed), without+quotas(p.Plain)
+		keyed := len(p.Keyed) > 0
+		shares := p.Shares(keyed)
+		s.Claimed(keyed, shares, got(shares, 1), Extent{Front: true, More: true}, time.Now())
 	}
 	if with != 5 || without != 5 {
 		t.Errorf("of ten single places %d go to jobs with a key, %d to others", with, without)
@@ -378,7 +382,7 @@ func TestAFrontThatIsTooFarIsBroughtNear(t *testing.T) {
 				return now.Sub(at.RunAt)
 			}
 			fail := func(away bool) {
-				s.Failed(keyed, s.AtFront(keyed, now), 5*time.Second)
+				s.Failed(keyed, nil, s.AtFront(keyed, now), 5*time.Second)
 				s.ChargeFailure(away)
 			}
 			if fail(true); begins() != 0 {
@@ -424,7 +428,7 @@ func TestAFrontThatIsTooFarIsBroughtNear(t *testing.T) {
 func TestAClaimThatFailsLeavesTheOthersTheirTurn(t *testing.T) {
 	s := schedulerOf(1, due)
 	s.keyed.add(Flow{Tenant: numbered(0)}, time.Now(), outbox.ID{}).state = due
-	s.Failed(true, false, 5*time.Second)
+	s.Failed(true, nil, false, 5*time.Second)
 	s.ChargeFailure(false)
 	if p := s.Plan(time.Now().Add(9*time.Second), roomFor(10), nil); len(p.Keyed) != 0 || len(p.Plain) != 1 {
 		t.Errorf("soon after: %d shares of jobs with a key, %d of the others; want 0 and 1", len(p.Keyed), len(p.Plain))
