@@ -55,7 +55,7 @@ func hostAway(ctx context.Context, r *Run) error {
 	if err := backoff.Sleep(ctx, lasts); err != nil {
 		return err
 	}
-	if err := r.expectQuiet(ctx, worker, before); err != nil {
+	if err := r.expectQuiet(ctx, worker, before, lasts); err != nil {
 		return err
 	}
 	delivered, closeHost, err := serveHost(addr)
@@ -79,11 +79,17 @@ func hostAway(ctx context.Context, r *Run) error {
 		}
 		r.Expect(what, float64(n), "=", 0)
 	}
+	again, err := logged(worker, func(l logLine) bool { return l.Msg == "kind available again" })
+	if err != nil {
+		return err
+	}
+	r.Expect("log lines that report the kind as available again", float64(len(again)), "=", 1)
 	return r.stop(ctx, worker)
 }
 
-// expectQuiet checks how much the outage has cost so far: claims, WAL, attempts and log lines.
-func (r *Run) expectQuiet(ctx context.Context, worker *child.Process, before string) error {
+// expectQuiet checks how much the outage has cost so far, and that the log reports its beginning and then, as probes
+// grow rare, about every ten seconds that it goes on.
+func (r *Run) expectQuiet(ctx context.Context, worker *child.Process, before string, lasts time.Duration) error {
 	for _, q := range []struct {
 		what, sql string
 		most      float64
@@ -109,13 +115,18 @@ func (r *Run) expectQuiet(ctx context.Context, worker *child.Process, before str
 		return err
 	}
 	r.Expect("log lines of the worker during the outage", float64(len(lines)), "<=", 100)
-	found := 0
+	begins, goesOn := 0, 0
 	for _, line := range lines {
-		if strings.HasPrefix(line.Msg, "kind unavailable") {
-			found++
+		switch {
+		case strings.HasPrefix(line.Msg, "kind unavailable"):
+			begins++
+		case line.Msg == "kind still unavailable":
+			goesOn++
 		}
 	}
-	r.Expect("log lines that report the kind as unavailable", float64(found), "=", 1)
+	r.Expect("log lines that report the kind as unavailable", float64(begins), "=", 1)
+	r.Expect("log lines that report it as still unavailable", float64(goesOn), ">=", 1)
+	r.Expect("log lines that report it as still unavailable", float64(goesOn), "<=", lasts.Seconds()/10)
 	return nil
 }
 

@@ -52,7 +52,7 @@ func overload() []Row {
 			Name: "D12", Timed: true, Alone: true, Title: "Webhook host down",
 			Fault: "the host of a webhook is down for 20 s (S: 5 min)", Tiers: both, run: hostAway,
 			Workload: "20,000 due jobs for it, of the root tenant and another, with and without keys; one worker",
-			Pass:     "during the outage ≤ 200 claims, ≤ 100 log lines, ≤ 2 MiB of WAL, no attempts used; every job delivered ≤ 10 s after the host is back, once and on its first attempt",
+			Pass:     "during the outage ≤ 200 claims, ≤ 100 log lines, ≤ 2 MiB of WAL, no attempts used; the log reports its beginning, every ten seconds that it goes on, and its end; every job delivered ≤ 10 s after the host is back, once and on its first attempt",
 		},
 	}
 }
