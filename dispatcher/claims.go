@@ -233,7 +233,7 @@ func (c *claims) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) (*att
 		return nil, fmt.Errorf("kind %q has no handler and was not asked for", row.kind)
 	}
 	job.Kind, job.Queue, job.Worker = a.route.kind, c.queue, c.worker
-	if job.ContentType = contentJSON; string(row.contentType) != contentJSON {
+	if job.ContentType = engine.ContentJSON; string(row.contentType) != engine.ContentJSON {
 		job.ContentType = string(row.contentType)
 	}
 	job.DB = c.handlers
@@ -262,8 +262,6 @@ func (c *claims) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) (*att
 	a.reports.Begin(a, job, c.recorder)
 	return a, nil
 }
-
-const contentJSON = "application/json"
 
 // byUrgency compares attempts in the order in which their jobs are due to start.
 func byUrgency(a, b *attempt) int {

@@ -669,8 +669,8 @@ func TestQueuesHaveTheirOwnConcurrency(t *testing.T) {
 	}
 }
 
-// A tenant's jobs with a key and those without take turns for the one place that there is, also where it becomes free so
-// seldom that each claim follows a survey.
+// A tenant's jobs with a key and those without take turns for the one place that there is, also where it becomes free
+// so seldom that each claim follows a survey.
 func TestJobsWithAndWithoutKeysTakeTurnsForOnePlace(t *testing.T) {
 	for _, whose := range []int{0, 1} {
 		for _, takes := range []time.Duration{time.Millisecond, 200 * time.Millisecond} {

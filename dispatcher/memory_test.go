@@ -163,7 +163,7 @@ func (s *memoryStore) addAt(priority int, tenant outbox.ID, key string) {
 }
 
 func newJob(kind string, tenant outbox.ID, in time.Duration, key string) *outbox.Claimed {
-	job := &outbox.Claimed{Tenant: tenant, MaxAttempts: 25, Payload: []byte("{}"), ContentType: contentJSON}
+	job := &outbox.Claimed{Tenant: tenant, MaxAttempts: 25, Payload: []byte("{}"), ContentType: engine.ContentJSON}
 	job.ID, job.RunAt, job.Kind, job.Queue = outbox.NewID(), time.Now().Add(in), kind, engine.DefaultQueue
 	job.Key = key
 	return job

@@ -247,8 +247,8 @@ func (p *publisher) rest(ctx context.Context, wait time.Duration, failure *failu
 	}
 }
 
-// logStopped logs every ten seconds that the sink is stopped. A sink that accepts a few messages again and again, such as
-// a queue that is nearly full, stops many times in that time.
+// logStopped logs every ten seconds that the sink is stopped. A sink that accepts a few messages again and again, such
+// as a queue that is nearly full, stops many times in that time.
 func (p *publisher) logStopped(ctx context.Context, failure *failure) {
 	if _, due := p.complaints.Due("sink stopped", time.Now()); due {
 		p.logged = true

@@ -142,8 +142,8 @@ func (r *Run) checkPublished(ctx context.Context, acked map[string]time.Time, go
 	return repeats, nil
 }
 
-// checkRelayed compares the messages that the sink has accepted with the log, those of our publishers, and with the jobs
-// that they rebuild, those of streamed jobs. It returns how many of the former were repeats.
+// checkRelayed compares the messages that the sink has accepted with the log, those of our publishers, and with the
+// jobs that they rebuild, those of streamed jobs. It returns how many of the former were repeats.
 func (r *Run) checkRelayed(ctx context.Context, acked map[string]time.Time) (repeats int, err error) {
 	got, err := r.accepted("s")
 	if err != nil {

@@ -24,9 +24,9 @@ import (
 // use. It uses no database and starts no goroutines; only the claim loop uses it.
 //
 // The scheduler divides room among the tenants with due jobs, in rotation and as evenly as possible. It asks for one
-// job of a tenant that may have due jobs. While several tenants use the queue, no tenant may hold all of its workers, if
-// there are as many as ExpressPart. A tenant that holds few jobs is claimed for even without room (express): its jobs need not wait until
-// the buffer, which other tenants have filled, is worked off.
+// job of a tenant that may have due jobs. While several tenants use the queue, no tenant may hold all of its workers,
+// if there are as many as ExpressPart. A tenant that holds few jobs is claimed for even without room (express): its
+// jobs need not wait until the buffer, which other tenants have filled, is worked off.
 type Scheduler struct {
 	plain, keyed cursors
 	tenants      map[outbox.ID]*Tenant
@@ -40,17 +40,26 @@ type Scheduler struct {
 	surveys  expected           // of surveys that did not look for these
 	since    pgtype.Timestamptz // the database's time of the last survey; NULL before the first
 	surveyed time.Time          // when that survey ended
-	stale    bool               // something was claimed since, here or by another process
-	woke     bool               // jobs may have come since
+	state    surveyState        // of that survey
 	looked   time.Time          // when it was last noted that any flow might have new jobs
-	partial  bool               // the last survey found as many flows as it may: there may be others
 	failure  func(away bool)    // records the cost of the last failed statement; nil if there is none
 }
+
+// surveyState is what may be missing from the last survey; the higher states include the lower.
+type surveyState int
+
+const (
+	upToDate     surveyState = iota
+	claimedSince             // something was claimed since, here or by another process
+	wokenSince               // jobs may have come since
+	incomplete               // it found as many flows as it may: there may be others
+	noSurvey                 // there was none
+)
 
 // Tenant is what is known of a tenant's use of a queue.
 type Tenant struct {
 	ID        outbox.ID
-	InHand    atomic.Int64 // jobs claimed and not finished, except those gathered for batches and those that a commit claimed
+	InHand    atomic.Int64 // jobs claimed and not finished, except those of batches and those that a commit claimed
 	used      time.Time    // when one of its jobs was claimed last
 	more      bool         // the last claim for more than a few jobs used up its quota
 	keyedTurn bool         // whether its jobs with a key get the next single place, or the others
@@ -78,12 +87,12 @@ const (
 	// milliseconds, and a job that comes meanwhile waits for its end.
 	maxSharedKeyed = 2 * MaxExpress
 
-	surveyInterval = 100 * time.Millisecond // between surveys while busy
-	surveyPause    = LockedRetry            // the same, if jobs may have come: a look that may be in vain
+	// surveyInterval is the time between surveys while busy; if jobs may have come, LockedRetry is enough.
+	surveyInterval = 100 * time.Millisecond
 )
 
 func New(concurrency int) *Scheduler {
-	s := &Scheduler{tenants: map[outbox.ID]*Tenant{}, concurrency: concurrency}
+	s := &Scheduler{tenants: map[outbox.ID]*Tenant{}, concurrency: concurrency, state: noSurvey}
 	s.plain.add(Flow{Tenant: outbox.RootTenant}, time.Time{}, outbox.ID{}).state = unsure
 	s.plain.costs.perJob, s.keyed.costs.perJob = firstCost, firstCost
 	return s
@@ -369,7 +378,9 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 			s.keyedPausedUntil = now.Add(keyedPause)
 		}
 	}
-	s.stale = s.stale || len(jobs) > 0 || how.More || how.Locked || slices.ContainsFunc(shares, expectedJobs)
+	if len(jobs) > 0 || how.More || how.Locked || slices.ContainsFunc(shares, expectedJobs) {
+		s.state = max(s.state, claimedSince)
+	}
 	counts, offered := map[Flow]int{}, map[outbox.ID]int{}
 	for _, job := range jobs {
 		if job.Offered {
@@ -468,7 +479,7 @@ func (s *Scheduler) Gaps(keyed bool) Gaps { return s.cursors(keyed).gaps(s.serve
 
 // Woken notes that any flow may have new jobs.
 func (s *Scheduler) Woken() {
-	s.woke, s.looked = true, time.Now()
+	s.state, s.looked = max(s.state, wokenSince), time.Now()
 	s.plain.unsure()
 	s.keyed.unsure()
 }
@@ -529,18 +540,20 @@ func (s *Scheduler) MayHaveDue() bool {
 // SurveyDue reports whether it is time for a survey.
 func (s *Scheduler) SurveyDue(now time.Time) bool {
 	switch since := now.Sub(s.surveyed); {
-	case s.surveyed.IsZero(), s.partial:
+	case s.state >= incomplete:
 		return true
 	case s.MayHaveDue():
-		return since >= surveyInterval || s.woke && since >= surveyPause
+		return since >= surveyInterval || s.state >= wokenSince && since >= LockedRetry
 	}
-	return s.stale || s.woke || !s.searched && s.search.allows(now)
+	return s.state > upToDate || !s.searched && s.search.allows(now)
 }
 
 // ShouldSearch reports whether a survey that begins now should look for flows without a cursor. After a survey that
 // found as many as it may, further surveys search whatever they cost: a claim must not begin with the second most
 // urgent job.
-func (s *Scheduler) ShouldSearch(now time.Time) bool { return s.partial || s.search.allows(now) }
+func (s *Scheduler) ShouldSearch(now time.Time) bool {
+	return s.state == incomplete || s.search.allows(now)
+}
 
 // SurveyRow is what a survey has found about a flow.
 type SurveyRow struct {
@@ -561,7 +574,7 @@ func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched
 	} else {
 		s.surveys.learn(took, 0)
 	}
-	s.since, s.surveyed, s.searched, s.stale, s.woke, s.partial = at, now, searched, false, false, false
+	s.since, s.surveyed, s.searched, s.state = at, now, searched, upToDate
 	for c := range s.all() {
 		c.next = c.again
 	}
@@ -575,7 +588,9 @@ func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched
 			cs.add(row.Flow, now, s.served).state = due
 			unknown++
 			found = true
-			s.partial = s.partial || unknown >= MaxNewFlows && len(cs.sorted) < maxCursors
+			if unknown >= MaxNewFlows && len(cs.sorted) < maxCursors {
+				s.state = incomplete
+			}
 			continue
 		}
 		c := cs.get(row.Flow)
@@ -603,8 +618,8 @@ func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 		until(s.search.after(now))
 	}
 	if s.MayHaveDue() { // they wait for room, which the workers announce
-		if s.woke {
-			until(s.surveyed.Add(surveyPause).Sub(now))
+		if s.state >= wokenSince {
+			until(s.surveyed.Add(LockedRetry).Sub(now))
 		}
 		if pause := s.keyedPausedUntil.Sub(now); pause > 0 {
 			until(pause)
