@@ -182,7 +182,7 @@ func relayAndPostgres() *board {
 				"Replication slots included."),
 			chart("Days with partitions ahead", plain,
 				"days: max(outbox_history_partitions_ahead unless outbox_reaper_sample_timestamp_seconds == 0)").atLeast(
-				"PosthastePartitionsShort", 2),
+				"PosthastePartitionsShort", 5),
 			chart("Rows trimmed a second", plain, rate("outbox_reaper_rows_trimmed_total", "table", "{{table}}")),
 			chart("Days of events that a sink holds", plain, "days: max(outbox_reaper_event_partitions_held)"),
 			chart("Age of the sample", seconds, "age: time() - max(outbox_reaper_sample_timestamp_seconds)").limited(
