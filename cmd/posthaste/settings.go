@@ -156,7 +156,7 @@ var allSettings = []setting{
 	{
 		"worker",
 		[]string{"OUTBOX_WORKER"},
-		"", "`NAME` that begins the name under which leases are held, which ends with 8 hex digits (default: host-pid)", nil,
+		"", "`NAME` that begins the name under which leases are held, which ends with 8 hex digits (default: host-pid), and that is the metrics' label worker_id (default: host)", nil,
 		func(s *settings, v string) (err error) { s.app.Worker, err = parseWorker(v); return err },
 	},
 	{

@@ -282,6 +282,9 @@ func TestWhatTheValuesSay(t *testing.T) {
 		{"the least", "dispatch", "OUTBOX_PPROF", "off"},
 		{"with files", "api", "OUTBOX_PPROF", "on"}, // the last one of a name counts
 		{"placed", "dispatch", "OUTBOX_KEEP", "7d"},
+		{"the least", "dispatch", "OUTBOX_WORKER", "shop-posthaste-dispatch"}, // of every pod, before and after a rollout
+		{"the least", "control", "OUTBOX_WORKER", ""},
+		{"placed", "dispatch", "OUTBOX_WORKER", ""}, // the name of the pod, from env
 	} {
 		if got := env(deployment(of.set, of.component).Spec.Template.Spec.Containers[0])[of.name]; got != of.want {
 			t.Errorf("%s: %s of %s is %q, want %q", of.set, of.name, of.component, got, of.want)
