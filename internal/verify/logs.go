@@ -14,6 +14,7 @@ import (
 // logLine holds the fields that rows look for in the logs of workers.
 type logLine struct {
 	At     time.Time `json:"time"`
+	Level  string    `json:"level"`
 	Msg    string    `json:"msg"`
 	Addr   string    `json:"addr"`
 	Job    string    `json:"job_id"`

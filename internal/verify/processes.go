@@ -54,6 +54,20 @@ func (r *Run) start(name, command string, env []string, prepare func(pid int) er
 	return p, nil
 }
 
+// serve starts posthaste serve of the build in a folder.
+func (r *Run) serve(name, folder string, env ...string) (*child.Process, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	log := filepath.Join(r.Dir, fmt.Sprintf("%03d-%s.log", len(r.processes), name))
+	all := []string{"OUTBOX_DATABASE_URL=" + r.URL, "OUTBOX_ADMIN_ADDR=127.0.0.1:0", "OUTBOX_API_ADDR=127.0.0.1:0"}
+	p, err := child.Start(name, log, filepath.Join(folder, "posthaste"), append(all, env...), nil, "serve")
+	if err != nil {
+		return nil, err
+	}
+	r.processes = append(r.processes, p)
+	return p, nil
+}
+
 // processURL returns the URL by which processes reach the database, except for LISTEN.
 func (r *Run) processURL() string { return cmp.Or(r.pooled, r.URL) }
 
