@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -27,23 +28,31 @@ import (
 
 // Producers enqueue while a database with open jobs is migrated beside a transaction that has enqueued: the migration
 // gives up again and again, no producer waits behind it, and the table is not written anew. The database is one of the
-// first five numbered files, and each function is made anew. POSTHASTE_STALL_JOBS=1000000 is the measurement of
-// docs/operate/upgrading.md, in which no enqueue takes longer than 50 ms; -v prints what each numbered file takes.
+// first five numbered files, and each function is made anew. In another one, with 20 000 jobs, no enqueue waits for a lock
+// for longer than 50 ms. POSTHASTE_STALL_JOBS=1000000 is the measurement of docs/operate/upgrading.md, in which none takes
+// longer than that, without the time for which the machine was busy; -v prints what each numbered file takes.
+//
+// Next to other tests only locks are measured. Enqueues of 50 to 150 ms happen then, also without a migration: the server
+// reports for them that they wait for nothing, so they wait for a processor.
 func TestAMigrationDoesNotHoldUpEnqueues(t *testing.T) {
 	s := os.Getenv("POSTHASTE_STALL_JOBS")
 	if s == "" {
 		migrateBesideProducers(t)
-		return
 	}
-	jobs, err := strconv.Atoi(s)
+	jobs, err := strconv.Atoi(cmp.Or(s, "20000"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	const tries = 3 // others may use the machine, but each time?
 	for try := 1; ; try++ {
-		longest := stallOfAMigration(t, jobs)
+		longest, waited := stallOfAMigration(t, jobs)
+		if s == "" {
+			longest = waited
+		}
 		if longest <= 50*time.Millisecond || t.Failed() {
-			logTimes(t, jobs)
+			if s != "" {
+				logTimes(t, jobs)
+			}
 			return
 		}
 		if try == tries {
@@ -137,8 +146,8 @@ func oldDatabase(t *testing.T, jobs int) *pgxpool.Pool {
 }
 
 // stallOfAMigration returns how long the longest of many enqueues takes while a database is migrated, without the time
-// for which the machine was busy with something else.
-func stallOfAMigration(t *testing.T, jobs int) time.Duration {
+// for which the machine was busy with something else, and for how long one waits for a lock.
+func stallOfAMigration(t *testing.T, jobs int) (longest, locked time.Duration) {
 	db := oldDatabase(t, jobs)
 	stop := make(chan struct{})
 	took := make([][]time.Duration, 2)
@@ -148,29 +157,56 @@ func stallOfAMigration(t *testing.T, jobs int) time.Duration {
 	}
 	producers.Go(func() { enqueueSlowly(t, db, stop) })
 	time.Sleep(200 * time.Millisecond) // producers that are at work
-	stalled := pgtest.Stalls(t, db)
+	stalled, lockWait := pgtest.Stalls(t, db), lockWaits(t, db)
 	began := time.Now()
 	if err := migrate.Up(t.Context(), db); err != nil {
 		t.Error(err)
 	}
 	migrated, waited := time.Since(began), stalled()
+	locked = lockWait()
 	close(stop)
 	producers.Wait()
 	all := slices.Sorted(slices.Values(slices.Concat(took...)))
-	t.Logf("%d open jobs; migrated in %s; %d enqueues, median %s, longest %s; the machine was busy for %s",
-		jobs, migrated.Round(time.Millisecond), len(all), all[len(all)/2], all[max(0, len(all)-5):], waited)
-	return all[len(all)-1] - waited
+	t.Logf("%d open jobs; migrated in %s; %d enqueues, median %s, longest %s; the machine was busy for %s; longest wait for a lock %s",
+		jobs, migrated.Round(time.Millisecond), len(all), all[len(all)/2], all[max(0, len(all)-5):], waited, locked)
+	return all[len(all)-1] - waited, locked
+}
+
+// lockWaits returns a function that returns the longest wait of an enqueue for a lock since, as read every 3 ms.
+func lockWaits(t *testing.T, db *pgxpool.Pool) func() time.Duration {
+	ctx, stop := context.WithCancel(t.Context())
+	var longest float64
+	done := make(chan error, 1)
+	go func() {
+		for {
+			var ms float64
+			err := db.QueryRow(ctx, `
+				SELECT coalesce(max(extract(epoch FROM clock_timestamp() - l.waitstart)) * 1000, 0)::float8
+				FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+				WHERE NOT l.granted AND a.datname = current_database() AND a.query LIKE '%EnqueueJob%'`).Scan(&ms)
+			if ctx.Err() != nil {
+				err = nil
+			}
+			if longest = max(longest, ms); err != nil || ctx.Err() != nil {
+				done <- err
+				return
+			}
+			time.Sleep(3 * time.Millisecond)
+		}
+	}()
+	return func() time.Duration {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		return time.Duration(longest * float64(time.Millisecond))
+	}
 }
 
 // logTimes prints how long each numbered file takes with so many open jobs and acts, and nobody else at work.
 func logTimes(t *testing.T, rows int) {
 	db := oldDatabase(t, rows)
-	run(t, db, `ALTER TABLE outbox.audit DISABLE TRIGGER USER`)
-	run(t, db, fmt.Sprintf(`
-		INSERT INTO outbox.audit (actor, act, tenant_id)
-		SELECT 'a', 'job.retry', '00000000-0000-0000-0000-000000000001' FROM generate_series(1, %d)`, rows))
-	run(t, db, `ALTER TABLE outbox.audit ENABLE TRIGGER USER`)
-	run(t, db, `VACUUM ANALYZE outbox.audit`)
+	fillAudit(t, db, rows)
 	provider := numberedOf(t, db)
 	for _, source := range provider.ListSources() {
 		if source.Version <= firstRelease {
@@ -182,6 +218,17 @@ func logTimes(t *testing.T, rows int) {
 		}
 		t.Logf("%s took %s with %d rows", path.Base(source.Path), time.Since(began).Round(time.Millisecond), rows)
 	}
+}
+
+// fillAudit stores so many acts in a database of an older release.
+func fillAudit(t *testing.T, db *pgxpool.Pool, rows int) {
+	t.Helper()
+	run(t, db, `ALTER TABLE outbox.audit DISABLE TRIGGER USER`)
+	run(t, db, fmt.Sprintf(`
+		INSERT INTO outbox.audit (actor, act, tenant_id)
+		SELECT 'a', 'job.retry', '00000000-0000-0000-0000-000000000001' FROM generate_series(1, %d)`, rows))
+	run(t, db, `ALTER TABLE outbox.audit ENABLE TRIGGER USER`)
+	run(t, db, `VACUUM ANALYZE outbox.audit`)
 }
 
 // numberedOf returns what applies the numbered files to a database, and closes it with the test.
