@@ -48,7 +48,13 @@ func TestReferenceOfMetricsIsWhatTheCodeRegisters(t *testing.T) {
 For people who write dashboards and alerts: every metric of Posthaste, generated from the program. A process exports
 those of its roles; ` + "`outbox_memory_…`" + ` is exported by programs with package memory.
 [Operations](../operate/operations.md#metrics) explains labels, sampled gauges and scaling. Connection pools also export
-` + "`pgxpool_…`" + `, the metrics of ` + "`github.com/IBM/pgxpoolprometheus`" + `.
+` + "`pgxpool_…`" + `, the metrics of ` + "`github.com/IBM/pgxpoolprometheus`" + `: ` + "`promtool check metrics`" + ` complains about
+these names (counters without ` + "`_total`" + `, nanoseconds), and about none of this page. To check a process, leave them out:
+
+<!-- not run: app/run_test.go gives promtool the same lines -->
+` + "```sh" + `
+curl -s http://127.0.0.1:9090/metrics | grep -v pgxpool_ | promtool check metrics
+` + "```" + `
 
 | metric | type | labels | meaning |
 | --- | --- | --- | --- |
