@@ -60,6 +60,7 @@ func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 		needs bool // it requires the schema
 		ask   func(*examination, context.Context) error
 	}{
+		{"server", false, (*examination).database},
 		{"server", false, (*examination).server},
 		{"schema", false, (*examination).schema},
 		{"wake-ups", false, (*examination).wakeUps},
@@ -81,6 +82,9 @@ func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 		if err != nil {
 			e.find(Problem, fmt.Sprintf("not answered: %v", err), remedy(err))
 		}
+		if e.foreign != "" {
+			break // the other questions are about Postgres
+		}
 	}
 	return e.findings, ctx.Err()
 }
@@ -91,6 +95,7 @@ type examination struct {
 	conn     *pgx.Conn
 	question string
 	migrated bool
+	foreign  string        // the database, if it is not Postgres
 	ahead    time.Duration // how far the server's clock is ahead of ours
 	findings []Finding
 }

@@ -445,3 +445,16 @@ func TestARoleThatMayNotReadIsPointedToOneThatMay(t *testing.T) {
 		t.Errorf("it says %q, want a role", got)
 	}
 }
+
+// A database that is not Postgres gets that one finding.
+func TestAnotherDatabaseIsNamed(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `CREATE SCHEMA other; CREATE FUNCTION other.version() RETURNS text LANGUAGE sql AS $$ SELECT 'CockroachDB CCL v24.1.0' $$`)
+	exec(t, db, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = other, pg_catalog', current_database()); END $$`)
+	db.Reset()
+	findings := examine(t, Patient{Pool: db})
+	if len(findings) != 1 || findings[0].Severity != Problem || !strings.Contains(findings[0].What, "not PostgreSQL, but CockroachDB") {
+		t.Errorf("found %+v, want that it is CockroachDB, and nothing else", findings)
+	}
+}

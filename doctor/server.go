@@ -10,10 +10,23 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/foreign"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/pooler"
 )
+
+// database checks whether it is Postgres.
+func (e *examination) database(ctx context.Context) error {
+	var version string
+	if err := e.conn.QueryRow(ctx, `SELECT version()`).Scan(&version); err != nil {
+		return err
+	}
+	if e.foreign = foreign.Database(version); e.foreign != "" {
+		e.find(Problem, "the database is not PostgreSQL, but "+e.foreign+", which is not supported", "use PostgreSQL 15 to 18")
+	}
+	return nil
+}
 
 // server checks whether the server's acknowledgements are durable, and what is in between.
 func (e *examination) server(ctx context.Context) error {

@@ -17,8 +17,8 @@ import (
 )
 
 // Each numbered file takes those locks that the page states, on tables that exist before it: pg_locks has them inside
-// the file's transaction. -v prints them, and how long the file takes: with POSTHASTE_STALL_JOBS jobs and acts, else with
-// 1000. Row locks and those of a read are not stated.
+// the file's transaction. -v prints them, and how long the file takes: with POSTHASTE_STALL_JOBS jobs and acts, else
+// with 1000. Row locks and those of a read are not stated.
 func TestLocksOfEachMigrationAreTaken(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(upgrading)

@@ -142,3 +142,19 @@ func run(t *testing.T, db *pgxpool.Pool, sql string) {
 		t.Fatalf("%s: %v", sql, err)
 	}
 }
+
+// Nothing is made in a database that is not Postgres.
+func TestAnotherDatabaseIsNotMigrated(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewEmpty(t)
+	run(t, db, `CREATE SCHEMA other; CREATE FUNCTION other.version() RETURNS text LANGUAGE sql AS $$ SELECT 'PostgreSQL 11.2-YB-2.20.1.0-b0' $$`)
+	run(t, db, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = other, pg_catalog', current_database()); END $$`)
+	db.Reset()
+	if err := migrate.Up(t.Context(), db); err == nil || !strings.Contains(err.Error(), "not PostgreSQL, but YugabyteDB") {
+		t.Errorf("Up returned %v, want that it is YugabyteDB", err)
+	}
+	var made bool
+	if err := db.QueryRow(t.Context(), `SELECT to_regnamespace('outbox') IS NOT NULL`).Scan(&made); err != nil || made {
+		t.Errorf("the schema was made: %t, %v", made, err)
+	}
+}

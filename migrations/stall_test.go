@@ -28,12 +28,13 @@ import (
 
 // Producers enqueue while a database with open jobs is migrated beside a transaction that has enqueued: the migration
 // gives up again and again, no producer waits behind it, and the table is not written anew. The database is one of the
-// first five numbered files, and each function is made anew. In another one, with 20 000 jobs, no enqueue waits for a lock
-// for longer than 50 ms. POSTHASTE_STALL_JOBS=1000000 is the measurement of docs/operate/upgrading.md, in which none takes
-// longer than that, without the time for which the machine was busy; -v prints what each numbered file takes.
+// first five numbered files, and each function is made anew. In another one, with 20 000 jobs, no enqueue waits for a
+// lock for longer than 50 ms. POSTHASTE_STALL_JOBS=1000000 is the measurement of docs/operate/upgrading.md, in which
+// none takes longer than that, without the time for which the machine was busy; -v prints what each numbered file
+// takes.
 //
-// Next to other tests only locks are measured. Enqueues of 50 to 150 ms happen then, also without a migration: the server
-// reports for them that they wait for nothing, so they wait for a processor.
+// Without the variable other tests may use the machine, and the test measures only locks: enqueues of 50 to 150 ms
+// happen then for which the server reports no wait, so they wait for a processor.
 func TestAMigrationDoesNotHoldUpEnqueues(t *testing.T) {
 	s := os.Getenv("POSTHASTE_STALL_JOBS")
 	if s == "" {

@@ -25,7 +25,7 @@ var notOfTheDemo = regexp.MustCompile(`outbox_(relay|bridge|api|queue_limit)\b|o
 func TestLiveDemoLeavesNoPanelEmpty(t *testing.T) {
 	t.Parallel()
 	promtest.Find(t, "prometheus")
-	folder, err := os.MkdirTemp("", "demo") // its name leaves room for a socket, and Postgres may run as another account
+	folder, err := os.MkdirTemp("", "demo") // a short name: it has a socket. Postgres may run as another account
 	if err == nil {
 		err = os.Chmod(folder, 0o755)
 	}
@@ -40,7 +40,7 @@ func TestLiveDemoLeavesNoPanelEmpty(t *testing.T) {
 	admin := dev.prints(`"msg":"admin server listens".*"addr":"([^"]*)"`)[0]
 	dev.prints(`"msg":"(database and schema are there)"`)
 	database := []string{"DATABASE_URL=" + url}
-	started(t, database, filepath.Join(folder, "posthaste"), "enqueue", "greet", "{}") // as dev suggests: nothing handles it
+	started(t, database, filepath.Join(folder, "posthaste"), "enqueue", "greet", "{}") // without a handler
 	shop := started(t, database, filepath.Join(folder, "shop"), "demo", "--stay", "--orders", "200",
 		"--for", "8s", "--lease-ttl", "2s")
 	shop.prints(`(The shop stays open)`)

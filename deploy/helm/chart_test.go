@@ -282,7 +282,7 @@ func TestWhatTheValuesSay(t *testing.T) {
 		{"the least", "dispatch", "OUTBOX_PPROF", "off"},
 		{"with files", "api", "OUTBOX_PPROF", "on"}, // the last one of a name counts
 		{"placed", "dispatch", "OUTBOX_KEEP", "7d"},
-		{"the least", "dispatch", "OUTBOX_WORKER", "shop-posthaste-dispatch"}, // of every pod, before and after a rollout
+		{"the least", "dispatch", "OUTBOX_WORKER", "shop-posthaste-dispatch"}, // of every pod
 		{"the least", "control", "OUTBOX_WORKER", ""},
 		{"placed", "dispatch", "OUTBOX_WORKER", ""}, // the name of the pod, from env
 	} {

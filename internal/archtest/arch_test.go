@@ -36,8 +36,9 @@ var allowed = map[string]string{
 	"internal/pgsession":       "",
 	"internal/release":         "",
 	"internal/freeport":        "",
+	"internal/foreign":         "",
 	"internal/pooler":          "",
-	"migrations":               "internal/pooler internal/release internal/backoff",
+	"migrations":               "internal/foreign internal/pooler internal/release internal/backoff",
 	"migrations/migrate":       "migrations",
 
 	"listener":         "internal/backoff internal/dsn internal/pgsession",
@@ -74,7 +75,7 @@ var allowed = map[string]string{
 	"memory":        "internal/engine outbox dispatcher internal/invalid internal/outcome",
 	"operator":      "protect internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue internal/backoff internal/invalid",
 	"outboxtest":    "outbox outbox/codes dispatcher schedule",
-	"doctor":        "outbox operator migrations internal/pgsession internal/pgvalue internal/pooler",
+	"doctor":        "outbox operator migrations internal/foreign internal/pgsession internal/pgvalue internal/pooler",
 	"access":        "internal/engine outbox internal/sqlgen internal/pgvalue",
 	"relay/webhook": "internal/engine outbox dispatcher internal/backoff internal/invalid relay relay/internal/credentials relay/internal/cloudevents",
 

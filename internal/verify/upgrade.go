@@ -231,8 +231,8 @@ func (r *Run) posthaste(ctx context.Context, folder string, args ...string) *exe
 	return cmd
 }
 
-// ofARetry are the SQLSTATEs after which processes retry: the ones of broken connections, conflicts, locks that were not
-// available, and a server that stops or starts.
+// ofARetry are the SQLSTATEs after which processes retry: the ones of broken connections, conflicts, locks that were
+// not available, and a server that stops or starts.
 var (
 	sqlstate = regexp.MustCompile(`SQLSTATE (\w{5})`)
 	ofARetry = []string{
@@ -245,8 +245,8 @@ var (
 		`i/o timeout|context deadline exceeded|use of closed network connection`)
 )
 
-// retried reports whether processes retry after the error: whether it has a listed SQLSTATE or, without one, the message
-// of a broken connection.
+// retried reports whether processes retry after the error: whether it has a listed SQLSTATE or, without one, the
+// message of a broken connection.
 func retried(text string) bool {
 	if m := sqlstate.FindStringSubmatch(text); m != nil {
 		return slices.Contains(ofARetry, m[1])
@@ -254,8 +254,8 @@ func retried(text string) bool {
 	return broken.MatchString(text)
 }
 
-// unsolved reports whether a line has an error that a retry does not solve, from the server or, as where a binary cannot
-// scan a row, from the process.
+// unsolved reports whether a line has an error that a retry does not solve, from the server or, as where a binary
+// cannot scan a row, from the process.
 func unsolved(l logLine) bool {
 	failed := l.Level == "ERROR" || l.Err != "" || l.Error != ""
 	return failed && !retried(l.Err+l.Error)
