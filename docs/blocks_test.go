@@ -27,15 +27,16 @@ var whole = map[string]*regexp.Regexp{
 	"docs/reference/commands.md": regexp.MustCompile("(?ms)^```text\n.*?^```$"),
 }
 
-// Each block with a language runs in a test, or says why not: in a comment before it, which names a compiled example,
-// the file that runs or compares it, or a reason. Without a comment, SELECTs are run here on a database.
+// Each block of every page, those for contributors included, has a language, and runs in a test or says why not: in a
+// comment before it, which names a compiled example, the file that runs or compares it, or a reason. Without a comment,
+// SELECTs are run here on a database.
 func TestBlocksRunOrSayWhyNot(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	n := 0
 	for page, text := range files(t, ".md") {
-		if !manual.MatchString(page) {
-			continue
+		for _, line := range withoutLanguage(text) {
+			t.Errorf("%s:%d: a block without a language", page, line)
 		}
 		if pattern := whole[page]; pattern != nil {
 			text = pattern.ReplaceAllString(text, "")
@@ -55,6 +56,21 @@ func TestBlocksRunOrSayWhyNot(t *testing.T) {
 	if n < 80 {
 		t.Errorf("%d blocks: this looks at the wrong place", n)
 	}
+}
+
+// withoutLanguage returns the lines of a page at which a block without a language begins.
+func withoutLanguage(text string) (lines []int) {
+	inside := false
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		fence, found := strings.CutPrefix(strings.TrimSpace(line), "```")
+		if found && !inside && fence == "" {
+			lines = append(lines, n)
+		}
+		inside = inside != found
+	}
+	return lines
 }
 
 var (
