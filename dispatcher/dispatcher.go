@@ -193,8 +193,8 @@ type Config struct {
 	// Listening reports whether Wake is currently reliable. Nil means it never is.
 	Listening func() bool
 
-	PollInterval         time.Duration // between looks while Listening reports true; 0 means 30 s
-	FallbackPollInterval time.Duration // between looks otherwise; 0 means 2 s, or PollInterval if that is less
+	PollInterval         time.Duration // between polls while Listening reports true; 0 means 30 s
+	FallbackPollInterval time.Duration // between polls otherwise; 0 means 2 s, or PollInterval if that is less
 	LeaseTTL             time.Duration // 0 means 15 s, the least is 1 s; after it others take over a dead worker's jobs
 	Timeout              time.Duration // of one attempt; 0 means 5 min
 	Backoff              BackoffPolicy // nil means Exponential(1 s, 1 h)
@@ -238,7 +238,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// poll returns the time between looks for jobs that nobody has announced.
+// poll returns the time between polls for jobs of which no notification came.
 func (c Config) poll() time.Duration {
 	if c.Listening() {
 		return c.PollInterval

@@ -205,7 +205,7 @@ func (l *leases) dropLapsed(now time.Time) {
 // a second, it does not start.
 const (
 	cancelTick    = 100 * time.Millisecond
-	cancelSpacing = 2 * cancelTick // between looks when a notification arrived, however many do
+	cancelSpacing = 2 * cancelTick // between queries when a notification arrived, however many do
 	cancelAfter   = 4 * cancelTick // no query runs unless some handler has run this long
 )
 

@@ -22,7 +22,7 @@ type process struct {
 	routes         map[string]*route
 	leaseTTL       time.Duration
 	claimBytes     int                  // see Config
-	poll           func() time.Duration // between looks for jobs that nobody has announced
+	poll           func() time.Duration // between polls for jobs of which no notification came
 	handlerContext context.Context      // parent of the handlers' contexts: Run's values without its end
 	settling       context.Context      // while it lasts, outcomes that are not stored are tried again
 	log            *slog.Logger
