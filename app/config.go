@@ -55,11 +55,13 @@ type Config struct {
 	// KeepByStatus is for statuses that differ from Keep; nil means 90 days for dead letters, and, without Keep, 14 for
 	// those that succeeded.
 	KeepByStatus map[outbox.Status]time.Duration
-	KeepByQueue  map[string]map[outbox.Status]time.Duration // replaces both for the jobs of a queue; nil means none
-	KeepEvents   time.Duration                              // how long events are kept, at least 24 h; 0 means 7 days
-	KeepInbox    time.Duration                              // how long inbox.Once remembers a message, at least 24 h; 0 means 14 days
-	KeepAudit    time.Duration                              // how long the audit trail is kept, at least 30 days; 0 means 365 days
-	LoseUnread   bool                                       // drop days of events that a sink has not read; otherwise they wait for it
+	// KeepByQueue replaces both for the jobs of a queue; nil means none.
+	KeepByQueue map[string]map[outbox.Status]time.Duration
+
+	KeepEvents time.Duration // how long events are kept, at least 24 h; 0 means 7 days
+	KeepInbox  time.Duration // how long inbox.Once remembers a message, at least 24 h; 0 means 14 days
+	KeepAudit  time.Duration // how long the audit trail is kept, at least 30 days; 0 means 365 days
+	LoseUnread bool          // drop days of events that a sink has not read; otherwise they wait for it
 
 	// Schedules are declared at the start; package schedule explains how that treats existing ones. The process fires
 	// all stored schedules, including those that others declared.

@@ -17,8 +17,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// The default of a setting is that of the field of app.Config which it sets, whether a duration, a string or a list: the
-// field's comment states it. A program that calls app.Run then does what posthaste serve does.
+// The default of a setting is that of the field of app.Config which it sets, whether a duration, a string or a list:
+// the field's comment states it. A program that calls app.Run then does what posthaste serve does.
 func TestDefaultsOfSettingsAreThoseOfTheirFields(t *testing.T) {
 	t.Parallel()
 	// others are defaults of the program alone.
