@@ -36,8 +36,8 @@ const (
 )
 
 // pace is how a page keeps up to date: it is read again at the earliest change seconds after a change of a job, or
-// every so many seconds; with rows, the rows of its list follow the changes themselves; with tail, it is a list of the
-// changes.
+// every so many seconds, and soon after an act of an operator on something other than a job; with rows, the rows of its
+// list follow the changes themselves; with tail, it is a list of the changes.
 type pace struct {
 	rows   bool
 	tail   bool
@@ -220,11 +220,16 @@ func (s *site) events(v *visit) error {
 		return err
 	}
 	defer reader.Close()
+	acts, err := s.watch.Acts.Open(v.ctx(), v.tenant())
+	if err != nil {
+		return err
+	}
+	defer acts.Close()
 	ctx, end := s.whileAllowed(v)
 	defer end()
 	out.Begin(ctx)
 	if v.r.Method != http.MethodHead {
-		sendAll(out, reader, s.assets.hash)
+		sendAll(out, reader, acts, s.assets.hash)
 	}
 	return nil
 }
@@ -249,9 +254,9 @@ func (s *site) mayStill(ctx context.Context, v *visit) bool {
 	return v.route.gate.admits(again.who) && again.streamName() == v.streamName()
 }
 
-// sendAll sends a reader's batches until the stream ends. It begins with the build, so that pages of another build can
-// announce the new one.
-func sendAll(o *watch.Stream, r *watch.Reader, build string) {
+// sendAll sends a reader's batches, and when an operator has acted, until the stream ends. It begins with the build, so
+// that pages of another build can announce the new one.
+func sendAll(o *watch.Stream, r *watch.Reader, acts *watch.ActsReader, build string) {
 	quiet := time.NewTicker(keepAlive)
 	defer quiet.Stop()
 	var hello bytes.Buffer
@@ -280,6 +285,10 @@ func sendAll(o *watch.Stream, r *watch.Reader, build string) {
 				return
 			}
 			if moved && len(b.Text) == 0 && !o.Send([]byte("id: "+at+"\n\n")) {
+				return
+			}
+		case <-acts.Notified():
+			if !o.Send([]byte("event: acted\ndata: {}\n\n")) {
 				return
 			}
 		case <-quiet.C:

@@ -75,3 +75,17 @@ FROM (
 ) AS asked
 WHERE pg_xact_status(CAST(id::text AS xid8)) IS DISTINCT FROM 'committed'
 LIMIT @max_rows::integer;
+
+-- name: ListActsSince :many
+-- ListActsSince returns the acts with a link of the audit's chain after @after that concern no job: those on queues,
+-- keys, schedules, sinks and operations. Each row has the chain's latest link; if there is no such act, one row has
+-- only that. Acts on jobs are passed over: an operation writes thousands. Links commit in their order, so none with a
+-- lower number comes later.
+SELECT latest.seq::bigint AS latest, coalesce(act.seq, 0)::bigint AS link, act.tenant_id
+FROM (SELECT coalesce(max(audit_chain.seq), 0) AS seq FROM outbox.audit_chain) AS latest
+LEFT JOIN (
+    SELECT chain.seq, audit.tenant_id
+    FROM outbox.audit_chain AS chain
+    JOIN outbox.audit ON audit.id = chain.audit_id
+    WHERE chain.seq > @after::bigint AND audit.job_id IS NULL
+) AS act ON true;

@@ -32,6 +32,9 @@ func (o *Overviews) Look(ctx context.Context) (operator.Overview, error) {
 	})
 }
 
+// Outdate drops the overview, because something was done that it shows: the next caller looks again.
+func (o *Overviews) Outdate() { o.shared.forget() }
+
 // Examination is the result of package doctor.
 type Examination struct {
 	AsOf     time.Time

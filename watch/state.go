@@ -10,6 +10,7 @@ import (
 type State struct {
 	Counts       *Counts
 	Changes      *Changes
+	Acts         *Acts
 	Overviews    *Overviews
 	Marks        *Marks
 	Problems     *Problems
@@ -28,9 +29,10 @@ type Config struct {
 // New returns the state of the database that pool connects to.
 func New(pool *pgxpool.Pool, c Config) *State {
 	o, examinations := operator.New(pool), NewExaminations(pool)
+	overviews := NewOverviews(o)
 	return &State{
 		Counts: NewCounts(o, c.CountAtOnce, c.Stopping), Changes: NewChanges(pool, c.Changes),
-		Overviews: NewOverviews(o), Marks: NewMarks(o),
+		Acts: NewActs(pool, c.Changes, overviews.Outdate), Overviews: overviews, Marks: NewMarks(o),
 		Problems: NewProblems(o, examinations, c.Changes.Complain), Examinations: examinations,
 		LetterGroups: NewLetterGroups(o), Lines: NewLines(o),
 	}

@@ -5,9 +5,9 @@
 /** @typedef {{id: string, kind: string, queue: string, tenant?: string, status: string, epoch: number, attempt: number, finishedAt?: string, error?: {code: string}}} Change */
 /** @typedef {{kind?: string, queue?: string, tenant?: string, statuses?: string[], unsure?: boolean}} Match */
 /** @typedef {{jobs: string[], match?: Match, all?: boolean}} Interest what of the stream a page wants: changes of its jobs, or all that match */
-/** @typedef {{state?: string, heard?: number, build?: string, resync?: boolean, burst?: number, more?: boolean, changes?: Change[], others?: [string, boolean][], touched?: boolean}} Message
+/** @typedef {{state?: string, heard?: number, build?: string, resync?: boolean, burst?: number, more?: boolean, changes?: Change[], others?: [string, boolean][], touched?: boolean, acted?: boolean}} Message
  * heard is when the server was heard last, by the machine's clock; resync: changes may have been left out, so that the page has to be read again; burst is how many changes came at once, or with more how many at least, of
- * which a page that wants all has some; others are jobs that the page does not show, and whether they belong there; touched: something has changed. */
+ * which a page that wants all has some; others are jobs that the page does not show, and whether they belong there; touched: something has changed; acted: an operator may have acted on something other than a job. */
 
 const silence = 18_000; // milliseconds: the server says something every 15 s
 const pass = 250; // between two messages to a page
@@ -122,7 +122,9 @@ export class Stream {
 		}
 		if (name === "hello") {
 			this.#build = JSON.parse(data).build;
-			this.#say({ state: this.#state = "live", build: this.#build, resync: !this.#position });
+			this.#say({ state: this.#state = "live", build: this.#build, resync: !this.#position, acted: true });
+		} else if (name === "acted") {
+			this.#say({ acted: true });
 		} else if (name === "resync") {
 			this.#forget(); // unless the event has a position
 			const { changes, more, sample } = /** @type {{changes?: number, more?: boolean, sample?: Change[]}} */ (JSON.parse(data));

@@ -347,7 +347,8 @@ function hear(m) {
 	if (m.state) become(m.state, m.heard);
 	if (m.build && !import.meta.url.includes(`/assets/${m.build}/`)) banner("The server has a newer console.", "Reload", here);
 	listed(m);
-	if (m.resync) soon(m.state ? 0 : Math.max(0, read_ + burst - performance.now()));
+	if (m.acted && !rows) soon(0); // the server says that twice a second at most
+	if (m.resync && (rows || change || m.state)) soon(m.state ? 0 : Math.max(0, read_ + burst - performance.now()));
 	if (rows || main.querySelector("[data-subject]")) {
 		for (const c of m.changes ?? []) {
 			const row = shown.get(c.id);
@@ -432,7 +433,6 @@ let own;
 function join() {
 	if (paused || !live) return;
 	if (!("stream" in root.dataset)) { become("refused"); return; }
-	if (every && !rows && !change) { state = "live"; return; } // it asks by itself
 	/** @type {import("./live-stream.js").Interest} */
 	const interest = { jobs: [...shown.keys()], match, all: tail };
 	if (!port && !own) {

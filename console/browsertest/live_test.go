@@ -150,6 +150,7 @@ func (t *tab) within(most time.Duration, expression, want string) bool {
 // not stretched by what a tab is willing to wait.
 const (
 	outWithin  = 15 * time.Second // a login that was revoked, or may do less, has no stream any more: 5 s are promised
+	actWithin  = 3 * time.Second  // a page shows what was done to a queue: 1 s is promised
 	lostWithin = 30 * time.Second // a page says that nothing comes through any more: 20 s are promised
 )
 
@@ -336,6 +337,48 @@ func solved(c *console, r *road) (faults []string) {
 		faults = append(faults, "the page lists "+got)
 	}
 	return append(faults, t.take()...)
+}
+
+// notified: what somebody else does to a queue, a schedule or a sink, which changes no job, is on the page within a
+// second, whatever way the page keeps up.
+func notified(c *console, r *road) (faults []string) {
+	c.enqueue(receipt{1, "a@example.com"}, outbox.Options{Queue: "mail"})
+	c.relayed()
+	c.exec(`UPDATE outbox.sinks SET paused_at = NULL`)
+	c.exec(`INSERT INTO outbox.schedules (name, every, kind, payload, next_at) VALUES ('stock', interval '1 day', 'stock.sync', '{}', now() + interval '1 day')`)
+	c.awaitCounts(c.signIn(c.root), c.root)
+	acts, ctx, t := operator.New(c.db), c.Context(), c.over(r)
+	for _, p := range []struct {
+		page, says string
+		act        func() error
+	}{
+		{"queues", "paused", func() error { return acts.Pause(ctx, "mail") }},
+		{"queue?queue=mail", "waiting", func() error { return acts.Resume(ctx, "mail") }},
+		{"queue?queue=mail", "of 17 that may", func() error {
+			_, _, err := acts.Limit(ctx, "mail", operator.Limits{MaxRunning: new(17)})
+			return err
+		}},
+		{"now", "paused", func() error { return acts.Pause(ctx, "mail") }},
+		{"schedules", "paused", func() error { return acts.PauseSchedule(ctx, outbox.RootTenant, "stock") }},
+		{"sinks", "paused", func() error { return acts.PauseSink(ctx, "orders") }},
+	} {
+		t.visit(r.base + p.page)
+		t.await(`document.querySelector(".live").dataset.state`, "on")
+		t.await(`document.querySelector(".live time").dateTime !== document.documentElement.dataset.now`, "true")
+		says := fmt.Sprintf(`document.querySelector("main").innerText.includes(%q)`, p.says)
+		if ask[bool](t, says) {
+			c.Fatalf("/%s says %q before", p.page, p.says)
+		}
+		if err := p.act(); err != nil {
+			c.Fatal(err)
+		}
+		begun := time.Now()
+		if !t.briefly(actWithin, says, "true") {
+			faults = append(faults, fmt.Sprintf("/%s does not say %q after %s", p.page, p.says, actWithin))
+		}
+		t.Logf("/%s says %q after %s", p.page, p.says, time.Since(begun).Round(time.Millisecond))
+	}
+	return faults
 }
 
 // still: paused, no page asks for anything, whatever way it keeps up; and it has caught up soon after it goes on.
@@ -614,6 +657,7 @@ var parts = []struct {
 	{"follows", follows, []string{"patch(row, c);", ""}, "the row of a job that runs says pending", nil},
 	{"waits", follows, []string{`note.hidden = !fresh.size`, `note.remove()`}, "two new jobs are announced", nil},
 	{"ordered", ordered, []string{"if (c.epoch < Number(row.dataset.epoch)) return;", "", "Number(to.dataset.epoch) < Number(row.dataset.epoch)", "false"}, "a late state has made it running", nil},
+	{"notified", notified, []string{`name === "acted"`, "false"}, `/queues does not say "paused"`, nil},
 	{"patient", patient, []string{"return !!selection &&", "return false &&"}, "the selection became", nil},
 	{"still", still, []string{"if (paused) leave();", "if (paused) ;"}, "paused, six pages made", nil},
 	{"still by itself", still, []string{"if (paused || busy", "if (busy"}, "paused, six pages made", nil},

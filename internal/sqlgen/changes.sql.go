@@ -50,6 +50,47 @@ func (q *Queries) FindPosition(ctx context.Context) (FindPositionRow, error) {
 	return i, err
 }
 
+const ListActsSince = `-- name: ListActsSince :many
+SELECT latest.seq::bigint AS latest, coalesce(act.seq, 0)::bigint AS link, act.tenant_id
+FROM (SELECT coalesce(max(audit_chain.seq), 0) AS seq FROM outbox.audit_chain) AS latest
+LEFT JOIN (
+    SELECT chain.seq, audit.tenant_id
+    FROM outbox.audit_chain AS chain
+    JOIN outbox.audit ON audit.id = chain.audit_id
+    WHERE chain.seq > $1::bigint AND audit.job_id IS NULL
+) AS act ON true
+`
+
+type ListActsSinceRow struct {
+	Latest   int64
+	Link     int64
+	TenantID pgtype.UUID
+}
+
+// ListActsSince returns the acts with a link of the audit's chain after @after that concern no job: those on queues,
+// keys, schedules, sinks and operations. Each row has the chain's latest link; if there is no such act, one row has
+// only that. Acts on jobs are passed over: an operation writes thousands. Links commit in their order, so none with a
+// lower number comes later.
+func (q *Queries) ListActsSince(ctx context.Context, after int64) ([]ListActsSinceRow, error) {
+	rows, err := q.db.Query(ctx, ListActsSince, after)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListActsSinceRow
+	for rows.Next() {
+		var i ListActsSinceRow
+		if err := rows.Scan(&i.Latest, &i.Link, &i.TenantID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ListChanges = `-- name: ListChanges :many
 SELECT pg_snapshot_xmin(seen.snapshot)::text AS horizon, pg_snapshot_xmax(seen.snapshot)::text AS next, statement_timestamp()::timestamptz AS at,
        changed.id, changed.tenant_id, coalesce(changed.queue, '')::text AS queue, coalesce(changed.kind, '')::text AS kind,
