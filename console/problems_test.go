@@ -16,9 +16,9 @@ func TestProblemsComeFirst(t *testing.T) {
 	if err := operator.New(r.db).Pause(t.Context(), "default"); err != nil {
 		t.Fatal(err)
 	}
-	r.get("problems").is(200).has("failed alike", evil, "Queue default is paused", "posthaste queues resume default")
-	r.as("a").get("problems").is(200).has("failed alike").hasNot("nobody.knows")
-	r.as("b").get("problems").is(200).hasNot("failed alike", "refused")
+	r.get("problems").is(200).has("failed: smtp", evil, "Queue default is paused", "posthaste queues resume default")
+	r.as("a").get("problems").is(200).has("failed: smtp").hasNot("nobody.knows")
+	r.as("b").get("problems").is(200).hasNot("failed: smtp", "refused")
 	r.as("+jobs.read").get("problems").is(403)
 }
 

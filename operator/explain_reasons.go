@@ -430,6 +430,16 @@ func UnblockAct(name KeyName) Act {
 	}
 }
 
+// ReplayAct returns the act that replays the dead letters of a group that there are by now.
+func ReplayAct(g DeadLetterGroup, tenant outbox.ID) Act {
+	line := "posthaste dlq replay --fingerprint " + word(g.Fingerprint) + " --kind " + word(g.Kind) + " --failed-until " +
+		g.Newest.Add(time.Microsecond).UTC().Format(time.RFC3339Nano)
+	if !tenant.IsZero() {
+		line += " --tenant " + tenant.String()
+	}
+	return Act{line, "POST", "/dead-letters/replay"}
+}
+
 // act returns an act on the job itself.
 func (f *facts) act(verb string) Act {
 	id := outbox.ID(f.job.ID.Bytes).String()

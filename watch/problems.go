@@ -177,6 +177,14 @@ func worst(all []Problem) (found []Problem, more []More) {
 	return found, more
 }
 
+// verb returns the form of a verb for so many jobs.
+func verb(n int64, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
 func rank(p Problem) int {
 	return map[doctor.Severity]int{doctor.Problem: 0, doctor.Warning: 1}[p.Severity]
 }
@@ -246,8 +254,8 @@ func (l *look) kind(k operator.OpenKind, q *queue, workers []operator.Worker) {
 		l.find(Problem{
 			Kind: NoHandler, Severity: doctor.Problem, Since: k.OldestDue, Evidence: about,
 			Sentence: fmt.Sprintf(
-				"%s of kind %s in queue %s due, and no present dispatcher of the queue has a handler.",
-				doctor.Count(k.Due, "job"), k.Kind, k.Queue),
+				"%s of kind %s in queue %s %s due, and no present dispatcher of the queue has a handler.",
+				doctor.Count(k.Due, "job"), k.Kind, k.Queue, verb(k.Due, "is", "are")),
 			Do: "Start a program that has a handler for the kind and works the queue.",
 		})
 	case k.Due > 0 && (q.oldest.IsZero() || k.OldestDue.Before(q.oldest)):
@@ -284,22 +292,23 @@ func (l *look) queue(q *queue) {
 		l.find(Problem{
 			Kind: QueuePaused, Severity: doctor.Warning, Since: q.PausedSince, Evidence: about,
 			Act:      operator.ResumeAct(q.Name),
-			Sentence: fmt.Sprintf("Queue %s is paused, and %s in it wait.", q.Name, doctor.Count(q.waiting, "job")),
+			Sentence: fmt.Sprintf("Queue %s is paused, and %s in it %s.", q.Name, doctor.Count(q.waiting, "job"),
+				verb(q.waiting, "waits", "wait")),
 		})
 	case !q.PausedSince.IsZero():
 	case late && l.tenant.IsZero() && q.MaxRunning > 0 && q.running >= int64(q.MaxRunning):
 		about.Jobs = q.due
 		l.find(Problem{
 			Kind: QueueFull, Severity: doctor.Warning, Since: q.oldest, Evidence: about, Act: operator.LimitAct(q.Name),
-			Sentence: fmt.Sprintf("Queue %s is at its limit, %d of %d running, and %s are due.", q.Name, q.running,
-				q.MaxRunning, doctor.Count(q.due, "job")),
+			Sentence: fmt.Sprintf("Queue %s is at its limit, %d of %d running, and %s %s due.", q.Name, q.running,
+				q.MaxRunning, doctor.Count(q.due, "job"), verb(q.due, "is", "are")),
 		})
 	case late:
 		about.Jobs = q.due
 		l.find(Problem{
 			Kind: Late, Severity: doctor.Warning, Since: q.oldest, Evidence: about,
-			Sentence: fmt.Sprintf("%s of queue %s are due, the first for more than a minute.",
-				doctor.Count(q.due, "job"), q.Name),
+			Sentence: fmt.Sprintf("%s of queue %s %s due%s for more than a minute.", doctor.Count(q.due, "job"), q.Name,
+				verb(q.due, "is", "are"), verb(q.due, "", ", the first")),
 			Do: "Add dispatchers or concurrency, or see what they wait for.",
 		})
 	}
@@ -335,25 +344,23 @@ func (l *look) deadLetters(ctx context.Context) error {
 	for _, g := range groups {
 		p := Problem{
 			Kind: DeadLetters, Severity: doctor.Warning, Since: g.Oldest,
-			Sentence: fmt.Sprintf("%s of kind %s failed alike", doctor.Count(g.Jobs, "job"), g.Kind),
+			Sentence: fmt.Sprintf("%s of kind %s failed", doctor.Count(g.Jobs, "job"), g.Kind),
 			Evidence: Evidence{
 				JobKind: g.Kind, Fingerprint: g.Fingerprint, ErrorCode: g.ErrorCode, Message: g.Message,
 				Job: g.Example, Jobs: g.Jobs, Tenant: l.tenant,
 			},
-			Act: operator.Act{
-				Command: "posthaste dlq replay --fingerprint " + g.Fingerprint, Method: "POST",
-				Path: "/dead-letters/replay",
-			},
 		}
-		switch {
-		case g.Fingerprint == "":
-			p.Act = operator.Act{}
-		case !l.tenant.IsZero(): // not queried for others
-			p.Act.Command += " --tenant " + l.tenant.String()
+		if g.Fingerprint != "" { // otherwise no filter selects them
+			p.Act = operator.ReplayAct(g, l.tenant)
+		}
+		if g.Jobs > 1 {
+			p.Sentence += " alike"
 		}
 		if g.Grows {
 			p.Severity = doctor.Problem
-			p.Sentence += ", and there are more and more"
+			if g.Jobs > 1 {
+				p.Sentence += ", and there are more and more"
+			}
 		}
 		p.Sentence += ": " + cmp.Or(g.ErrorCode, "no code") + "."
 		l.find(p)
@@ -370,8 +377,8 @@ func (l *look) keys(ctx context.Context) error {
 	for _, k := range keys {
 		l.find(Problem{
 			Kind: KeyParked, Severity: doctor.Warning, Since: k.ParkedSince,
-			Sentence: fmt.Sprintf("Key %q of queue %s is parked, and %s of it wait.", k.Key, k.Queue,
-				doctor.Count(k.Blocked+k.Waiting, "job")),
+			Sentence: fmt.Sprintf("Key %q of queue %s is parked, and %s of it %s.", k.Key, k.Queue,
+				doctor.Count(k.Blocked+k.Waiting, "job"), verb(k.Blocked+k.Waiting, "waits", "wait")),
 			Evidence: Evidence{
 				Tenant: k.Tenant, Queue: k.Queue, Key: k.Key, Job: k.ParkedFor,
 				Jobs: k.Blocked + k.Waiting,

@@ -29,9 +29,9 @@ func TestProblemsAreListed(t *testing.T) {
 		listed = append(listed, ofJobs(values(t, r.out)))
 		r = posthaste(t, way, "", "problems")
 		for _, want := range []string{
-			"problem: 1 job of kind doomed failed alike, and there are more and more: http_500.\n  $ posthaste dlq replay --fingerprint f1\n",
-			"problem: 1 job of kind orphan in queue default due, and no present dispatcher of the queue has a handler.\n  Start a program",
-			"warning: Queue mail is paused, and 1 job in it wait.\n  $ posthaste queues resume mail\n",
+			"problem: 1 job of kind doomed failed: http_500.\n  $ posthaste dlq replay --fingerprint f1 --kind doomed --failed-until 20",
+			"problem: 1 job of kind orphan in queue default is due, and no present dispatcher of the queue has a handler.\n  Start a program",
+			"warning: Queue mail is paused, and 1 job in it waits.\n  $ posthaste queues resume mail\n",
 		} {
 			if !strings.Contains(r.out, want) {
 				t.Errorf("%s it printed\n%s\nwithout\n%s", name, r.out, want)

@@ -76,6 +76,18 @@ export async function copy(e) {
 	}
 }
 
+/** followForm has the command of a preview follow the rate and the reason that a person enters. */
+function followForm() {
+	const code = document.querySelector(".confirm .command code"), form = /** @type {HTMLFormElement | null} */ (document.querySelector(".confirm form"));
+	const [line, of] = code?.textContent?.split(/(?= --rate \S+ --reason '| --reason ')/) ?? [];
+	if (!code || !form || !of) return;
+	const quoted = (/** @type {string} */ s) => `'${s.replaceAll("'", "'\\''")}'`;
+	form.addEventListener("input", () => {
+		const { rate, reason } = Object.fromEntries(new FormData(form));
+		code.textContent = line + (rate ? ` --rate ${quoted(String(rate).trim())}` : "") + ` --reason ${quoted(String(reason) || "why it is done")}`;
+	});
+}
+
 /** offerZone adds the browser's zone to the choice, and takes it the first time. */
 function offerZone() {
 	const own = Intl.DateTimeFormat().resolvedOptions().timeZone;
@@ -118,5 +130,6 @@ document.addEventListener("click", (e) => {
 	}
 });
 
+followForm();
 offerZone();
 copyable(document);
