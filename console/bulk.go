@@ -19,7 +19,7 @@ import (
 // bulkActs returns the acts on all open jobs of a search, if its statuses allow any. A search by an error is one of
 // dead letters, which have their own acts; payloads are searched for a page, but not for all jobs.
 func bulkActs(v *visit, f search) (paths []string) {
-	if f.fingerprint != "" || f.payload != "" || !v.can(access.AdminRead) {
+	if !f.parent.IsZero() || f.fingerprint != "" || f.payload != "" || !v.can(access.AdminRead) {
 		return nil
 	}
 	may := func(statuses ...outbox.Status) bool {
@@ -48,7 +48,7 @@ func bulkActs(v *visit, f search) (paths []string) {
 // pairs returns the conditions as parameters, alternating names and values.
 func (f search) pairs() (pairs []string) {
 	for _, name := range names {
-		if name != "error" && name != "payload" {
+		if name != "error" && name != "payload" && name != "parent" {
 			pairs = append(pairs, name, f.get(name))
 		}
 	}
@@ -194,7 +194,7 @@ func (v *visit) jobEdit(of operator.OpenFilter) (e operator.JobEdit, err error) 
 	return e, err
 }
 
-// editWords describes an edit, with its time as the viewer's clock shows it.
+// editWords describes an edit for prose.
 func editWords(e operator.JobEdit, due string) string {
 	var parts []string
 	if e.Queue != "" {
@@ -298,7 +298,7 @@ func (v *visit) willOfJobs(act operator.OperationAct, edit operator.JobEdit,
 	case operator.EditJobs:
 		due := ""
 		if !edit.RunAt.IsZero() {
-			due = v.clock(edit.RunAt)
+			due = instant(edit.RunAt)
 		}
 		will = append(will, "Each gets "+editWords(edit, due)+".", "The audit keeps what each of them had before.")
 		switch {

@@ -27,6 +27,7 @@ type shownJob struct {
 	saved   content // the checkpoint
 	headers []field
 	audit   []operator.AuditEntry
+	after   []operator.Job // its newest follow-ups
 	spans   []span
 	why     []operator.Reason // why it does not run; the first is the one that applies
 	reveal  bool
@@ -72,6 +73,11 @@ func (s *site) job(v *visit) (err error) {
 			JobID: j.ID, Tenant: v.tenant(),
 			Limit: auditShown,
 		}); err != nil {
+			return err
+		}
+	}
+	if j.Status.Closed() || deadLetter(j) {
+		if shown.after, err = v.operator.Children(v.ctx(), j.ID, outbox.ID{}, sampleSize); err != nil {
 			return err
 		}
 	}

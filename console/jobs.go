@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-const jobsParams = "q kind queue status key tenant error payload since until before limit"
+const jobsParams = "q kind queue status key tenant error payload since until parent before limit"
 
 // listed is a page of jobs.
 type listed struct {

@@ -70,7 +70,7 @@ func jobsPage(v *visit, l listed) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "\" aria-describedby=\"conditions\"> <button class=\"button\">Search</button></form></div><p id=\"conditions\" class=\"hide\">Conditions are kind, queue, status, key, tenant, error, payload, since and until.</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "\" aria-describedby=\"conditions\"> <button class=\"button\">Search</button></form></div><p id=\"conditions\" class=\"hide\">Conditions are kind, queue, status, key, tenant, error, payload, since, until and parent.</p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

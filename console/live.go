@@ -129,7 +129,7 @@ func (f search) matched() string {
 	for _, s := range f.statuses {
 		m.Statuses = append(m.Statuses, string(s))
 	}
-	m.Unsure = f.key != "" || f.fingerprint != "" || f.payload != "" || !f.since.at.IsZero() || !f.until.at.IsZero()
+	m.Unsure = f.key != "" || f.fingerprint != "" || f.payload != "" || !f.parent.IsZero() || !f.since.at.IsZero() || !f.until.at.IsZero()
 	text, _ := json.Marshal(m) // strings: cannot fail
 	return string(text)
 }

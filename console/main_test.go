@@ -186,7 +186,7 @@ func (a answer) text() string {
 	if _, main, ok := strings.Cut(body, "<body>"); ok {
 		body = main
 	}
-	return strings.TrimSpace(unescape.Replace(spaces.ReplaceAllString(tags.ReplaceAllString(body, " "), " ")))
+	return strings.TrimSpace(unescape.Replace(spaces.ReplaceAllString(tags.ReplaceAllString(strings.ReplaceAll(body, "</time>", ""), " "), " ")))
 }
 
 // statements counts what a page asks of the database, without what begins, ties, bounds and ends a transaction.

@@ -92,14 +92,14 @@ func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 		case operator.ReplayLetters:
 			c.title, c.rate = "Run "+jobs+" again", true
 			c.will = []string{
-				jobs + " that failed before " + v.clock(counted.FailedUntil) +
+				jobs + " that failed before " + instant(counted.FailedUntil) +
 					" become pending again, with all their attempts. What dies later is not touched.",
 				"A letter whose deadline has passed, or that somebody else has acted on meanwhile, is left alone.",
 			}
 		default:
 			c.title, c.danger = "Dismiss "+jobs, true
 			c.will = []string{
-				jobs + " that failed before " + v.clock(counted.FailedUntil) +
+				jobs + " that failed before " + instant(counted.FailedUntil) +
 					" move to the history as dismissed, and never run again. What dies later is not touched.",
 				"It cannot be undone.",
 			}
@@ -257,9 +257,9 @@ func (v *visit) meant(o operator.Operation) string {
 		{"error", f.Fingerprint},
 		{"key", f.Key + jobs.Key},
 		{"tenant", tenant},
-		{"created since", v.clockOrEmpty(cmp.Or(f.CreatedSince, jobs.CreatedSince))},
-		{"created before", v.clockOrEmpty(cmp.Or(f.CreatedUntil, jobs.CreatedUntil))},
-		{"failed since", v.clockOrEmpty(f.FailedSince)},
+		{"created since", instantOf(cmp.Or(f.CreatedSince, jobs.CreatedSince))},
+		{"created before", instantOf(cmp.Or(f.CreatedUntil, jobs.CreatedUntil))},
+		{"failed since", instantOf(f.FailedSince)},
 	} {
 		if one[1] != "" {
 			words = append(words, one[0]+" "+one[1])
@@ -269,7 +269,7 @@ func (v *visit) meant(o operator.Operation) string {
 		words = append(words, "all dead letters")
 	}
 	if !f.FailedUntil.IsZero() { // of every act on dead letters: it leaves out what dies later
-		words = append(words, "failed before "+v.clock(f.FailedUntil))
+		words = append(words, "failed before "+instant(f.FailedUntil))
 	}
 	return strings.Join(words, ", ")
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"io"
+	"regexp"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -51,6 +53,29 @@ func words(command string) templ.Component {
 				b.WriteString(text)
 			}
 		}
+		_, err := io.WriteString(w, b.String())
+		return err
+	})
+}
+
+// instants matches the instants of a sentence, as instant and programs write them.
+var instants = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
+
+// prose renders a sentence whose instants are shown as times of day in the viewer's zone.
+func prose(v *visit, text string) templ.Component {
+	return templ.ComponentFunc(func(_ context.Context, w io.Writer) error {
+		var b strings.Builder
+		done := 0
+		for _, at := range instants.FindAllStringIndex(text, -1) {
+			t, err := time.Parse(time.RFC3339Nano, text[at[0]:at[1]])
+			if err != nil {
+				continue
+			}
+			b.WriteString(templ.EscapeString(text[done:at[0]]))
+			fmt.Fprintf(&b, `<time datetime="%s" title="%s">%s</time>`, instant(t), templ.EscapeString(v.full(t)), v.clock(t))
+			done = at[1]
+		}
+		b.WriteString(templ.EscapeString(text[done:]))
 		_, err := io.WriteString(w, b.String())
 		return err
 	})

@@ -318,7 +318,7 @@ func countedAt(v *visit, asOf time.Time) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = until(v, asOf).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = earlier(v, asOf).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -844,7 +844,7 @@ func queuePage(v *visit, q shownQueue) templ.Component {
 						}()
 					}
 					ctx = templ.InitializeContext(ctx)
-					templ_7745c5c3_Err = until(v, q.asOf).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = earlier(v, q.asOf).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -22,6 +22,7 @@ import (
 type search struct {
 	kind, queue, key, fingerprint, payload string
 	tenant                                 outbox.ID
+	parent                                 outbox.ID // whose follow-ups are listed
 	statuses                               []outbox.Status
 	since, until                           instantText
 	page                                   string // the page that it filters; "" means jobs
@@ -34,7 +35,7 @@ type instantText struct {
 }
 
 // names are the conditions of the search, in the order in which they are written.
-var names = []string{"kind", "queue", "status", "key", "tenant", "error", "payload", "since", "until"}
+var names = []string{"kind", "queue", "status", "key", "tenant", "error", "payload", "since", "until", "parent"}
 
 // set sets a condition by its name. The error is a sentence for the person who wrote it.
 func (f *search) set(name, value string, now time.Time) (err error) {
@@ -55,6 +56,10 @@ func (f *search) set(name, value string, now time.Time) (err error) {
 		if f.tenant, err = outbox.ParseID(value); err != nil {
 			return fmt.Errorf("%s is no tenant’s id: it has 36 characters like 01976f0e-7a5c-7d3e-8f4b-0123456789ab",
 				quoted(value))
+		}
+	case "parent":
+		if f.parent, err = outbox.ParseID(value); err != nil {
+			return fmt.Errorf("%s is no job’s id", quoted(value))
 		}
 	case "since":
 		f.since, err = parseInstant(value, now)
@@ -124,6 +129,10 @@ func (f search) get(name string) string {
 	case "tenant":
 		if !f.tenant.IsZero() {
 			return f.tenant.String()
+		}
+	case "parent":
+		if !f.parent.IsZero() {
+			return f.parent.String()
 		}
 	case "since":
 		return f.since.text
@@ -256,6 +265,8 @@ func (f search) without(name string) search {
 		f.statuses = nil
 	case "tenant":
 		f.tenant = outbox.ID{}
+	case "parent":
+		f.parent = outbox.ID{}
 	case "since":
 		f.since = instantText{}
 	case "until":
@@ -280,7 +291,7 @@ func (f search) has(s outbox.Status) bool { return slices.Contains(f.statuses, s
 func (f search) command() string {
 	flags := map[string]string{
 		"kind": "--kind", "queue": "--queue", "status": "--status", "key": "--key",
-		"error": "--fingerprint", "payload": "--contains", "since": "--created-since", "until": "--created-until",
+		"error": "--fingerprint", "parent": "--parent", "payload": "--contains", "since": "--created-since", "until": "--created-until",
 	}
 	line := "posthaste jobs list"
 	if f.page == "live" {
@@ -324,7 +335,7 @@ func (v *visit) searchOf() (f search, err error) {
 func (v *visit) filter(f search) (operator.Filter, error) {
 	of := operator.Filter{
 		Kind: f.kind, Queue: f.queue, Key: f.key, Fingerprint: f.fingerprint, Tenant: f.tenant, Statuses: f.statuses,
-		Contains: f.payload, CreatedSince: f.since.at, CreatedUntil: f.until.at,
+		Parent: f.parent, Contains: f.payload, CreatedSince: f.since.at, CreatedUntil: f.until.at,
 	}
 	if f.payload != "" && !v.can(access.PayloadRead) {
 		return of, refusal{http.StatusForbidden, "You may not search payloads", "That needs the capability " +

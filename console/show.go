@@ -28,12 +28,12 @@ func (v *visit) clock(t time.Time) string {
 	return t.Format("2 Jan 2006 15:04:05")
 }
 
-// clockOrEmpty returns the same; "" for no time.
-func (v *visit) clockOrEmpty(t time.Time) string {
+// instantOf returns a time for prose; "" for no time.
+func instantOf(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return v.clock(t)
+	return instant(t)
 }
 
 // full returns a time in full.

@@ -291,7 +291,7 @@ func (l *look) queue(q *queue) {
 	case !q.PausedSince.IsZero() && q.waiting > 0:
 		l.find(Problem{
 			Kind: QueuePaused, Severity: doctor.Warning, Since: q.PausedSince, Evidence: about,
-			Act:      operator.ResumeAct(q.Name),
+			Act: operator.ResumeAct(q.Name),
 			Sentence: fmt.Sprintf("Queue %s is paused, and %s in it %s.", q.Name, doctor.Count(q.waiting, "job"),
 				verb(q.waiting, "waits", "wait")),
 		})

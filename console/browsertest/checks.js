@@ -63,6 +63,53 @@
 		return [`${root.scrollWidth} px are needed of ${width}: ` + over.slice(0, 3).map((e) => `${name(e)} .${e.className}`).join("; ")];
 	};
 
+	// Texts that lie over each other, labels that do not fit in their cell, and cells that cut a text off although other
+	// columns of their table have room.
+	const overlaps = () => {
+		const faults = [], boxes = [], texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+		const floats = (e) => { for (; e; e = e.parentElement) if (["fixed", "sticky"].includes(getComputedStyle(e).position)) return true; return false; };
+		for (let n = texts.nextNode(); n; n = texts.nextNode()) {
+			const e = n.parentElement;
+			if (!n.data.trim() || !shown(e) || e.closest(".hide,script,option,.asof,dialog") || floats(e)) continue;
+			const clips = [];
+			for (let of = e; of !== document.body; of = of.parentElement) {
+				const s = getComputedStyle(of);
+				if (s.overflowX !== "visible" || s.clipPath !== "none") clips.push(of.getBoundingClientRect());
+			}
+			const of = document.createRange();
+			of.selectNodeContents(n);
+			for (const r of of.getClientRects()) {
+				const left = Math.max(r.left, ...clips.map((c) => c.left)), right = Math.min(r.right, ...clips.map((c) => c.right));
+				const top = Math.max(r.top, ...clips.map((c) => c.top)), bottom = Math.min(r.bottom, ...clips.map((c) => c.bottom));
+				if (right > left + 2 && bottom > top + 2) boxes.push({ n, text: squeezed(n.data).slice(0, 30), left, right, top, bottom });
+			}
+		}
+		boxes.sort((a, b) => a.top - b.top);
+		boxes.forEach((a, i) => {
+			for (let j = i + 1; j < boxes.length && boxes[j].top < a.bottom - 4; j++) {
+				const b = boxes[j];
+				if (a.n !== b.n && Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2) faults.push(`“${a.text}” lies over “${b.text}”`);
+			}
+		});
+		for (const e of document.querySelectorAll("td")) {
+			if (shown(e) && e.scrollHeight > e.clientHeight + 2) faults.push(`${name(e)}: the label ${e.dataset.th} needs ${e.scrollHeight} px of ${e.clientHeight}`);
+		}
+		return faults.concat(cut());
+	};
+	const cut = () => [...document.querySelectorAll("main table")].flatMap((table) => {
+		const rows = [...table.tBodies].flatMap((b) => [...b.rows]).filter(shown);
+		const clipped = [...table.querySelectorAll("td .error")].find((e) => shown(e) && e.scrollWidth > e.clientWidth + 1);
+		if (!clipped || table.closest(".part") || getComputedStyle(table).display !== "table") return []; // the columns of Live are fixed
+		const spare = (cell) => {
+			const of = document.createRange(), s = getComputedStyle(cell);
+			of.selectNodeContents(cell);
+			return cell.clientWidth - parseFloat(s.paddingLeft) - parseFloat(s.paddingRight) - of.getBoundingClientRect().width;
+		};
+		const columns = [...rows[0].cells].map((cell, i) => Math.min(...[...rows, ...table.tHead?.rows ?? []].map((r) => r.cells[i] ? spare(r.cells[i]) : 0)));
+		const room = columns.filter((px) => px > 8).reduce((sum, px) => sum + px, 0);
+		return room > 48 ? [`${name(clipped)}: is cut off, and other columns have ${Math.round(room)} px to spare`] : [];
+	});
+
 	const accessible = async () => {
 		const found = await axe.run(document, {
 			resultTypes: ["violations"], runOnly: { type: "tag", values: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"] },
@@ -73,14 +120,28 @@
 	const tables = () => [...document.querySelectorAll("table")].map((t) => ({ caption: squeezed(t.caption?.textContent ?? ""), rows: [...t.tBodies].reduce((n, b) => n + b.rows.length, 0) }));
 	const empties = () => [...document.querySelectorAll(".empty")].map((e) => ({ text: squeezed(e.textContent), commands: [...e.querySelectorAll("[data-copy]")].map((c) => c.textContent) }));
 
-	// Times that are not those of the zone that the page is in.
+	// Times that are not those of the zone that the page is in, and texts with times that no zone applies to.
 	const times = () => {
+		const day = (t) => new Intl.DateTimeFormat("en-GB", { timeZone: document.documentElement.dataset.zone, day: "numeric", month: "short", year: "numeric" }).format(t);
+		const today = day(Date.parse(document.documentElement.dataset.now));
+		const date = (t) => day(t) === today ? "" : (day(t).slice(-4) === today.slice(-4) ? day(t).slice(0, -5) : day(t)) + " ";
+		const main = document.querySelector("main").cloneNode(true);
+		for (const e of main.querySelectorAll("time,code,pre,script,textarea,input,.error,.name,svg")) e.replaceWith(" x ");
+		const bare = [...main.textContent.matchAll(/.{0,30}(\d{4}-\d\d-\d\dT\d\d:\d\d|\b\d\d:\d\d:\d\d\b(?! (UTC|[+-]\d|[A-Z]{3,5}\b)))/g)].map(([text]) => `“${squeezed(text)}” has a time that no zone applies to`);
 		const clock = new Intl.DateTimeFormat("en-GB", {
 			timeZone: document.documentElement.dataset.zone, hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23",
 		});
-		return [...document.querySelectorAll("time:not([data-age],[data-ago],[data-in])")].filter(shown)
-			.filter((e) => !e.textContent.includes(clock.format(Date.parse(e.dateTime))))
-			.map((e) => `${e.dateTime} is shown as ${squeezed(e.textContent)}, in ${document.documentElement.dataset.zone} it is ${clock.format(Date.parse(e.dateTime))}`);
+		const want = (e) => date(Date.parse(e.dateTime)) + clock.format(Date.parse(e.dateTime));
+		return bare.concat([...document.querySelectorAll("time:not([data-age],[data-ago],[data-in])")].filter(shown)
+			.filter((e) => !squeezed(e.textContent).startsWith(want(e)))
+			.map((e) => `${e.dateTime} is shown as ${squeezed(e.textContent)}, in ${document.documentElement.dataset.zone} it is ${want(e)}`));
+	};
+
+	// A blank before a punctuation mark, in what people read; what is stored, and commands, stay as they are.
+	const punctuation = () => {
+		const main = document.querySelector("main").cloneNode(true);
+		for (const e of main.querySelectorAll("code,pre,script,textarea,.error,.wrap,.name,svg,option")) e.replaceWith("x");
+		return [...main.textContent.replace(/\s+/g, " ").matchAll(/.{0,30}\s[:,.;](?=\s|$)/g)].map(([m]) => `“${m}” has a blank before its mark`);
 	};
 
 	// What cannot be told apart in forced colours, where backgrounds and shadows are gone.
@@ -106,5 +167,5 @@
 		return s.transitionDuration.split(",").some((d) => parseFloat(d) > 0) || s.animationName !== "none" || s.scrollBehavior === "smooth";
 	}).map(name).concat(document.getAnimations().map(() => "an animation"));
 
-	globalThis.checks = { forced, moving, times, text, readable, atFirst, unreached, wide, accessible, tables, empties };
+	globalThis.checks = { forced, moving, times, text, readable, atFirst, unreached, wide, overlaps, punctuation, accessible, tables, empties };
 })();

@@ -48,6 +48,18 @@ func narrow(t *tab) []string {
 	return ask[[]string](t, `checks.wide()`)
 }
 
+// legible: no text lies over another one, and none is cut off where there is room for it, on a wide and a narrow
+// screen.
+func legible(t *tab) (faults []string) {
+	for _, width := range []int64{1280, 360} {
+		t.look("light", width, 800)
+		for _, fault := range ask[[]string](t, `checks.overlaps()`) {
+			faults = append(faults, fmt.Sprintf("%d px: %s", width, fault))
+		}
+	}
+	return faults
+}
+
 // reachable: the key Tab comes to each control, and everybody sees where it is.
 func reachable(t *tab) []string {
 	t.look("light", 1280, 800)
@@ -59,6 +71,9 @@ func reachable(t *tab) []string {
 
 // timely: each time is that of its zone.
 func timely(t *tab) []string { return ask[[]string](t, `checks.times()`) }
+
+// worded: no blank stands before a punctuation mark.
+func worded(t *tab) []string { return ask[[]string](t, `checks.punctuation()`) }
 
 // complete: the page says the same where scripts are switched off. Counts may change from one look to the next, but not
 // each time.
@@ -88,6 +103,8 @@ var every = []struct {
 	{"quiet", quiet, false},
 	{"timely", timely, false},
 	{"narrow", narrow, false},
+	{"legible", legible, false},
+	{"worded", worded, false},
 	{"accessible", accessible, true},
 	{"reachable", reachable, true},
 	{"complete", complete, true},
