@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -50,7 +52,11 @@ func (s *site) operation(v *visit) error {
 	if err != nil {
 		return err
 	}
-	return v.render(operationPage(v, found, done))
+	others, err := v.others(found)
+	if err != nil {
+		return err
+	}
+	return v.render(operationPage(v, found, done, others))
 }
 
 // askLetters returns the first step of an act on the dead letters of a filter: it counts them, and the form applies to
@@ -69,7 +75,7 @@ func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 		if err != nil {
 			return c, err
 		}
-		c.back = link("letters")
+		c.back, filter.FailedUntil = link("letters"), counted.FailedUntil
 		for _, name := range v.conditions() {
 			value := v.param(name)
 			if name == "since" { // relative to when the page was made
@@ -87,6 +93,11 @@ func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 		for _, l := range letters {
 			c.sample = append(c.sample, l.Job)
 		}
+		parts, err := v.operator.SplitDeadLetters(v.ctx(), filter)
+		if err != nil {
+			return c, err
+		}
+		c.split = v.splitOf(parts, counted.Matched)
 		jobs := plural(int(counted.Matched), "dead letter")
 		switch act {
 		case operator.ReplayLetters:
@@ -94,7 +105,9 @@ func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 			c.will = []string{
 				jobs + " that failed before " + instant(counted.FailedUntil) +
 					" become pending again, with all their attempts. What dies later is not touched.",
-				"A letter whose deadline has passed, or that somebody else has acted on meanwhile, is left alone.",
+				lateWords(parts),
+				"A letter that somebody else has acted on meanwhile is left alone.",
+				"It cannot be undone: what has run again has run. Those that wait can be cancelled.",
 			}
 		default:
 			c.title, c.danger = "Dismiss "+jobs, true
@@ -108,6 +121,59 @@ func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 		c.command = lettersCommand(string(act), filter, at)
 		return c, nil
 	}
+}
+
+// lateWords returns a sentence on the letters whose deadline has passed.
+func lateWords(parts []operator.LetterPart) string {
+	var late int64
+	for _, p := range parts {
+		late += p.PastDeadline
+	}
+	switch late {
+	case 0:
+		return "None has a deadline that has passed; one whose deadline passes meanwhile is left alone."
+	case 1:
+		return "Of 1 the deadline has passed: it is left alone, and can only be dismissed."
+	}
+	return "Of " + number(late) + " the deadline has passed: they are left alone, and can only be dismissed."
+}
+
+// splitOf returns how many of the letters are of each kind, queue, tenant and error, in words, the most first.
+func (v *visit) splitOf(parts []operator.LetterPart, matched int64) (split []field) {
+	var read int64
+	for _, p := range parts {
+		read += p.Jobs
+	}
+	if read < matched {
+		split = append(split, field{"The newest", number(read)})
+	}
+	of := map[string]func(operator.LetterPart) string{
+		"Kinds":   func(p operator.LetterPart) string { return p.Kind },
+		"Queues":  func(p operator.LetterPart) string { return p.Queue },
+		"Tenants": func(p operator.LetterPart) string { return tenantName(p.Tenant) },
+		"Errors":  func(p operator.LetterPart) string { return cmp.Or(p.ErrorCode, "without a code") },
+	}
+	for _, name := range []string{"Kinds", "Queues", "Tenants", "Errors"} {
+		if name == "Tenants" && !v.who.AllTenants {
+			continue
+		}
+		counts := map[string]int64{}
+		for _, p := range parts {
+			counts[of[name](p)] += p.Jobs
+		}
+		values := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+			return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+		})
+		var words []string
+		for _, value := range values[:min(len(values), sampleSize)] {
+			words = append(words, value+" "+number(counts[value]))
+		}
+		if more := len(values) - sampleSize; more > 0 {
+			words = append(words, number(int64(more))+" more")
+		}
+		split = append(split, field{name, strings.Join(words, ", ")})
+	}
+	return split
 }
 
 // lettersCommand returns the command line that does the same.

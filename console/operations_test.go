@@ -199,3 +199,60 @@ func TestAnOperationSaysWhomItConcerns(t *testing.T) {
 		}
 	}
 }
+
+// The preview of an act on dead letters says what they are of, which of them are left alone, and how long it takes.
+func TestAPreviewSaysWhatTheLettersAre(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for range 38 {
+		r.deadLetter(tenantA, "mail", "smtp", "m")
+	}
+	r.deadLetter(tenantA, "bill", "card", "m")
+	r.exec(`UPDATE outbox.jobs SET deadline = now() - interval '1 min' WHERE id = $1`, r.deadLetter(tenantB, "mail", "smtp", "m"))
+	r.get("letters-replay").is(200).has("Kinds mail 39, bill 1", "Queues default 40", "Tenants 0a000000…0001 39, 0b000000…0001 1", "Errors smtp 39, card 1",
+		"Of 1 the deadline has passed", "at 10 a second it takes 4.0 s", "It cannot be undone")
+	r.as("a").get("letters-replay?kind=mail").is(200).has("Kinds mail 38", "None has a deadline that has passed").hasNot("Tenants", "bill")
+	r.get("letters-dismiss?kind=bill").is(200).has("Kinds bill 1", "It cannot be undone").hasNot("mail 3")
+}
+
+// Two people confirm the same letters: each letter is replayed once, each by an act with an entry of its own, and the
+// page of the operation that came too late names the other person.
+func TestTheSecondPersonLearnsWhoWasFirst(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const letters = 20
+	for range letters {
+		r.deadLetter(tenantA, "k", "c", "m")
+	}
+	other := r.deadLetter(tenantA, "other", "c", "m")
+	first, second := r.as("a"), r.as("all")
+	pages := []string{"letters-replay?error=c1&kind=k", "letters-replay?error=c1&kind=k&tenant=" + tenantA.String()}
+	forms := []url.Values{first.get(pages[0]).is(200).hiddenFields(), second.get(pages[1]).is(200).hiddenFields()}
+	o := operator.New(r.db)
+	for n, person := range []*rig{first, second} {
+		forms[n].Set("reason", "the relay is back")
+		person.post("letters-replay", forms[n]).is(303)
+		if n == 0 {
+			if _, err := o.As(operator.Actor{Name: "grace"}).StepOperation(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := o.As(operator.Actor{Name: "grace"}).Retry(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if _, err := o.StepOperation(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := o.Operations(t.Context(), outbox.ID{}, outbox.ID{}, 10)
+	if err != nil || len(all) != 2 || all[0].Done+all[1].Done != letters {
+		t.Fatalf("the operations are %+v, %v; want two that have replayed %d together", all, err, letters)
+	}
+	if n := r.audited("job.replay", "the relay is back"); n != letters {
+		t.Errorf("the audit has %d replays, want %d", n, letters)
+	}
+	r.get("operation?id="+all[0].ID.String()).is(200).has("0 replayed of 0", "a was first with 20 jobs", "job.replay").hasNot("grace was first", "all was first")
+	r.get("operation?id=" + all[1].ID.String()).is(200).hasNot("was first")
+}

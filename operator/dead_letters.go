@@ -173,6 +173,47 @@ func (o *Operator) CountDeadLetters(ctx context.Context, f DeadLetterFilter) (n 
 	}
 }
 
+// LetterPart is how many dead letters are of one kind, queue, tenant and error code.
+type LetterPart struct {
+	Kind, Queue, ErrorCode string
+	Tenant                 outbox.ID
+	Jobs                   int64
+	PastDeadline           int64 // those of them that can only be dismissed
+}
+
+// splitOf is how many dead letters a split reads, and splitParts how many parts it returns.
+const (
+	splitOf    = 10_000
+	splitParts = 200
+)
+
+// SplitDeadLetters returns what the newest 10 000 dead letters that match f are of, the largest 200 parts first.
+func (o *Operator) SplitDeadLetters(ctx context.Context, f DeadLetterFilter) (parts []LetterPart, err error) {
+	if err := f.validate(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	p := f.params()
+	err = o.byIndex(ctx, func(db *sqlgen.Queries) error {
+		rows, err := db.SplitDeadLetters(ctx, sqlgen.SplitDeadLettersParams{
+			After: p.After, Before: p.Before, MaxSeen: splitOf, MaxRows: splitParts,
+			Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode,
+			Key: p.Key, TenantID: p.TenantID,
+			CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince,
+			FailedUntil: p.FailedUntil,
+		})
+		for _, r := range rows {
+			parts = append(parts, LetterPart{r.Kind, r.Queue, r.ErrorCode, r.TenantID.Bytes, r.Jobs, r.Late})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("split dead letters: %w", tooMany(err))
+	}
+	return parts, nil
+}
+
 func (o *Operator) countDeadLetters(ctx context.Context,
 	p sqlgen.FindDeadLettersParams,
 ) (page sqlgen.CountDeadLettersRow, err error) {

@@ -82,6 +82,34 @@ SELECT count(*) FILTER (WHERE letter.meant) AS meant, count(*) AS seen, max(lett
 FROM letter
 LIMIT 1;
 
+-- name: SplitDeadLetters :many
+-- SplitDeadLetters counts the newest dead letters that match the filter, @max_seen at most, by kind, queue, tenant and
+-- error code, and those of them whose deadline has passed. It returns the largest @max_rows parts.
+WITH letter AS MATERIALIZED (
+    SELECT jobs.kind, jobs.queue, jobs.tenant_id, coalesce(jobs.last_error_code, '') AS error_code, jobs.deadline
+    FROM outbox.jobs
+    WHERE jobs.status IN ('failed', 'dead')
+      AND jobs.id > @after AND jobs.id < @before
+      AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
+      AND (@kind::text = '' OR jobs.kind = @kind)
+      AND (@queue::text = '' OR jobs.queue = @queue)
+      AND (@status::text = '' OR jobs.status::text = @status)
+      AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
+      AND (@key::text = '' OR jobs.key = @key)
+      AND (sqlc.narg(tenant_id)::uuid IS NULL OR jobs.tenant_id = sqlc.narg(tenant_id))
+      AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
+      AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
+      AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until
+    ORDER BY jobs.id DESC
+    LIMIT @max_seen
+)
+SELECT letter.kind, letter.queue, letter.tenant_id, letter.error_code, count(*) AS jobs,
+       count(*) FILTER (WHERE letter.deadline <= statement_timestamp()) AS late
+FROM letter
+GROUP BY letter.kind, letter.queue, letter.tenant_id, letter.error_code
+ORDER BY jobs DESC, letter.kind, letter.queue, letter.tenant_id, letter.error_code
+LIMIT @max_rows;
+
 -- name: FindDeadLetters :many
 -- FindDeadLetters returns up to @max_rows dead letters with an id between @after and @before, oldest first, for an act
 -- on many. The epoch shows the act that the job has not changed since, and the size how many fit into a statement.

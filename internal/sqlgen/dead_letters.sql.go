@@ -673,3 +673,102 @@ func (q *Queries) ReplayJobs(ctx context.Context, arg ReplayJobsParams) ([]pgtyp
 	}
 	return items, nil
 }
+
+const SplitDeadLetters = `-- name: SplitDeadLetters :many
+WITH letter AS MATERIALIZED (
+    SELECT jobs.kind, jobs.queue, jobs.tenant_id, coalesce(jobs.last_error_code, '') AS error_code, jobs.deadline
+    FROM outbox.jobs
+    WHERE jobs.status IN ('failed', 'dead')
+      AND jobs.id > $2 AND jobs.id < $3
+      AND ($4::text = '' OR jobs.error_fingerprint = $4)
+      AND ($5::text = '' OR jobs.kind = $5)
+      AND ($6::text = '' OR jobs.queue = $6)
+      AND ($7::text = '' OR jobs.status::text = $7)
+      AND ($8::text = '' OR jobs.last_error_code = $8)
+      AND ($9::text = '' OR jobs.key = $9)
+      AND ($10::uuid IS NULL OR jobs.tenant_id = $10)
+      AND jobs.created_at >= $11 AND jobs.created_at < $12
+      AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $13
+      AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $14
+    ORDER BY jobs.id DESC
+    LIMIT $15
+)
+SELECT letter.kind, letter.queue, letter.tenant_id, letter.error_code, count(*) AS jobs,
+       count(*) FILTER (WHERE letter.deadline <= statement_timestamp()) AS late
+FROM letter
+GROUP BY letter.kind, letter.queue, letter.tenant_id, letter.error_code
+ORDER BY jobs DESC, letter.kind, letter.queue, letter.tenant_id, letter.error_code
+LIMIT $1
+`
+
+type SplitDeadLettersParams struct {
+	MaxRows      int32
+	After        pgtype.UUID
+	Before       pgtype.UUID
+	Fingerprint  string
+	Kind         string
+	Queue        string
+	Status       string
+	ErrorCode    string
+	Key          string
+	TenantID     pgtype.UUID
+	CreatedSince pgtype.Timestamptz
+	CreatedUntil pgtype.Timestamptz
+	FailedSince  pgtype.Timestamptz
+	FailedUntil  pgtype.Timestamptz
+	MaxSeen      int32
+}
+
+type SplitDeadLettersRow struct {
+	Kind      string
+	Queue     string
+	TenantID  pgtype.UUID
+	ErrorCode string
+	Jobs      int64
+	Late      int64
+}
+
+// SplitDeadLetters counts the newest dead letters that match the filter, @max_seen at most, by kind, queue, tenant and
+// error code, and those of them whose deadline has passed. It returns the largest @max_rows parts.
+func (q *Queries) SplitDeadLetters(ctx context.Context, arg SplitDeadLettersParams) ([]SplitDeadLettersRow, error) {
+	rows, err := q.db.Query(ctx, SplitDeadLetters,
+		arg.MaxRows,
+		arg.After,
+		arg.Before,
+		arg.Fingerprint,
+		arg.Kind,
+		arg.Queue,
+		arg.Status,
+		arg.ErrorCode,
+		arg.Key,
+		arg.TenantID,
+		arg.CreatedSince,
+		arg.CreatedUntil,
+		arg.FailedSince,
+		arg.FailedUntil,
+		arg.MaxSeen,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SplitDeadLettersRow
+	for rows.Next() {
+		var i SplitDeadLettersRow
+		if err := rows.Scan(
+			&i.Kind,
+			&i.Queue,
+			&i.TenantID,
+			&i.ErrorCode,
+			&i.Jobs,
+			&i.Late,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
