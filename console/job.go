@@ -247,7 +247,12 @@ func (v *visit) changes(e operator.AuditEntry) (words []string) {
 // shorten returns a JSON value on one line.
 func shorten(value json.RawMessage) string {
 	var text string
-	if json.Unmarshal(value, &text) != nil {
+	var list []string
+	switch {
+	case json.Unmarshal(value, &text) == nil:
+	case json.Unmarshal(value, &list) == nil:
+		text = strings.Join(list, ", ")
+	default:
 		text = string(value)
 	}
 	if text == "null" {

@@ -251,7 +251,7 @@ func lettersPage(v *visit, l letters) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = ago(v, g.Oldest).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = earlier(v, g.Oldest).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -259,7 +259,7 @@ func lettersPage(v *visit, l letters) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = ago(v, g.Newest).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = earlier(v, g.Newest).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -294,17 +294,17 @@ func doOperation(do func(*operator.Operator, context.Context, outbox.ID,
 	}
 }
 
-// progressOfOperation returns the state of an operation: good, warn or bad, and a word.
+// progressOfOperation returns the state of an operation, for sign, and a word.
 func progressOfOperation(o operator.Operation) (kind, word string) {
 	switch {
 	case !o.FinishedAt.IsZero():
 		return "good", "done"
 	case !o.StoppedAt.IsZero():
-		return "warn", "stopped"
+		return "paused", "stopped"
 	case o.Failure != "":
 		return "bad", "tries again"
 	}
-	return "good", "going on"
+	return "run", "going on"
 }
 
 // meant describes which jobs an operation is about: whose, and within which times.

@@ -91,7 +91,7 @@ func (v *visit) places(p watch.Problem) (places []place) {
 	if !p.Job.IsZero() {
 		add("Example", "job", "id", p.Job.String())
 	}
-	if p.Kind == watch.Installation {
+	if p.Kind == watch.Installation && p.Sink == "" {
 		add("System", "system")
 	}
 	return places

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/operator"
@@ -44,4 +45,37 @@ func TestNowAndSystem(t *testing.T) {
 	r.get("system").is(200).has("posthaste doctor", "ok").hasNot("not answered", "has not all been removed")
 	r.as("a").get("now").is(403)
 	r.as("a").get("system").is(403)
+}
+
+// A problem with a sink leads to the sink, and is a sentence; a pause has one mark, of whatever it is.
+func TestAProblemOfASinkLeadsToIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec(`INSERT INTO outbox.sinks (sink, published, moved_at, top, paused_at) VALUES ('orders', 1, now(), 1, '2001-02-03T04:05:06Z')`)
+	page := r.get("problems").is(200).has("Sink orders is paused since 3 Feb 2001 04:05:06").hasNot("sinks: sink", "2001-02-03T04")
+	if !strings.Contains(page.Body.String(), `<a class="button" href="sink?name=orders">`) {
+		t.Error("the problem does not lead to the sink")
+	}
+	for _, list := range []string{"sinks", "sink?name=orders"} {
+		if !strings.Contains(r.get(list).is(200).Body.String(), `class="status is-paused"`) {
+			t.Errorf("%s: a pause has another mark", list)
+		}
+	}
+	r.get("system").is(200).has("About").hasNot("Question")
+}
+
+// What goes on is not marked as done, and what is a list is written as one.
+func TestWordsOfActs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	o, err := operator.New(r.db).StartOperation(t.Context(), operator.NewOperation{Act: operator.ReplayLetters, PerSecond: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := r.get("operation?id="+o.ID.String()).is(200).has("going on", "10 a second").hasNot("Done –", "10.0 a second")
+	if !strings.Contains(page.Body.String(), `class="status is-run"`) {
+		t.Error("what goes on is marked as done")
+	}
+	r.exec(`INSERT INTO outbox.audit (actor, act, target, after) VALUES ('ada', 'token.create', 'shop', '{"capabilities": ["jobs.read", "admin.read"]}')`)
+	r.get("audit").is(200).has("capabilities jobs.read, admin.read").hasNot(`["`)
 }

@@ -354,7 +354,7 @@ func scheduleState(v *visit, s operator.Schedule) templ.Component {
 		ctx = templ.ClearChildren(ctx)
 		switch {
 		case !s.PausedSince.IsZero():
-			templ_7745c5c3_Err = sign("warn", "paused").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = sign("paused", "paused").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

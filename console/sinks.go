@@ -57,6 +57,8 @@ func sinkSign(s operator.Sink) string {
 		return "good"
 	case "stuck", "away":
 		return "bad"
+	case "paused":
+		return "paused"
 	}
 	return "warn"
 }

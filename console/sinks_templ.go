@@ -183,7 +183,7 @@ func sinksPage(v *visit, all []operator.Sink, bridges []operator.Bridge) templ.C
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = ago(v, s.MovedAt).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = earlier(v, s.MovedAt).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -324,7 +324,7 @@ func bridgesTable(v *visit, all []operator.Bridge) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = ago(v, b.MovedAt).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = earlier(v, b.MovedAt).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

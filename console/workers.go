@@ -48,4 +48,5 @@ var signs = map[string]string{
 	"good": "M1.5 6.5l3 3 6-7",
 	"warn": "M6 1.5L11 10.5H1zM6 5v2.5M6 9v.2",
 	"bad":  "M2.5 2.5l7 7M9.5 2.5l-7 7",
+	"run":  "M3 1.5v9l7-4.5z", "paused": "M4 2.5v7M8 2.5v7",
 }

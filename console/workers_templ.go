@@ -321,7 +321,7 @@ func workerState(w operator.Worker) templ.Component {
 	})
 }
 
-// sign is a state that is none of a job's: good, warn or bad, as word, shape and colour.
+// sign is a state that is none of a job’s: good, warn, bad, run or paused, as word, shape and colour.
 func sign(kind, text string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

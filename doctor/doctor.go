@@ -32,6 +32,7 @@ type Finding struct {
 	Severity Severity
 	What     string
 	Do       string // "" if nothing needs to be done
+	Sink     string // that it is about; "" for none
 }
 
 // Patient is the installation to examine.
@@ -123,8 +124,25 @@ func Count[N int | int64](n N, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
+// span returns how long something takes, in one unit.
+func span(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return fmt.Sprintf("%d µs", d.Microseconds())
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", d/time.Hour)
+	}
+	return Count(int64(d/(24*time.Hour)), "day")
+}
+
 func (e *examination) find(s Severity, what, do string) {
-	e.findings = append(e.findings, Finding{e.question, s, what, do})
+	e.findings = append(e.findings, Finding{Question: e.question, Severity: s, What: what, Do: do})
 }
 
 // schema checks whether every migration of this build is applied.

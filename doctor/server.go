@@ -140,13 +140,13 @@ func (e *examination) wakeUps(ctx context.Context) error {
 	defer cancel()
 	if _, err := ear.WaitForNotification(waiting); errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		e.find(Problem, fmt.Sprintf(
-			"a NOTIFY did not arrive within %s: dispatchers poll, jobs start up to two seconds late", patience),
+			"a NOTIFY did not arrive within %s: dispatchers poll, jobs start up to two seconds late", span(patience)),
 			"let listeners connect to the server itself and not through a pooler: OUTBOX_LISTEN_URL")
 		return nil
 	} else if err != nil {
 		return err
 	}
-	e.find(OK, fmt.Sprintf("a NOTIFY arrived after %s", time.Since(sent).Round(10*time.Microsecond)), "")
+	e.find(OK, fmt.Sprintf("a NOTIFY arrived after %s", span(time.Since(sent))), "")
 	return nil
 }
 

@@ -20,6 +20,7 @@ func (e *examination) sinks(ctx context.Context) error {
 		return err
 	}
 	for _, s := range sinks {
+		before := len(e.findings)
 		waits := e.since(s.Oldest)
 		switch late := !s.Oldest.IsZero() && waits > sinkPatience; {
 		case !s.PausedAt.IsZero():
@@ -33,11 +34,11 @@ func (e *examination) sinks(ctx context.Context) error {
 					"; if it waits for gaps, end the transactions that are open: pg_stat_activity")
 		case late && s.Owner == "":
 			e.find(Problem, fmt.Sprintf("nobody publishes to sink %s, and the oldest event waits for %s", s.Name,
-				waits.Round(time.Second)),
+				span(waits)),
 				"start posthaste serve with the relay-config that has it and OUTBOX_RELAY=on; or, if there is no such sink any more: posthaste relay remove "+s.Name)
 		case late:
 			e.find(Warning, fmt.Sprintf("sink %s is %s behind: the oldest event waits for %s", s.Name,
-				Count(s.Lag, "position"), waits.Round(time.Second)),
+				Count(s.Lag, "position"), span(waits)),
 				"see whether it catches up: outbox_relay_lag_seconds")
 		default:
 			e.find(OK, fmt.Sprintf("sink %s: %s published, %s behind", s.Name, Count(s.Published, "message"),
@@ -48,6 +49,9 @@ func (e *examination) sinks(ctx context.Context) error {
 				Count(s.HeldMessages, "job"), Count(s.HeldKeys, "key")),
 				"see why: posthaste dlq list --kind relay:"+s.Name+
 					"; then replay them, as they are or edited, or dismiss them")
+		}
+		for i := range e.findings[before:] {
+			e.findings[before+i].Sink = s.Name
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/doctor"
@@ -411,7 +412,14 @@ func (l *look) installation(ctx context.Context) error {
 	x, err := l.doctor.brief.Look(ctx, foundFor)
 	for _, f := range x.Findings {
 		if f.Severity != doctor.OK {
-			l.find(Problem{Kind: Installation, Severity: f.Severity, Sentence: f.Question + ": " + f.What, Do: f.Do})
+			p := Problem{
+				Kind: Installation, Severity: f.Severity, Sentence: f.Question + ": " + f.What, Do: f.Do,
+				Evidence: Evidence{Sink: f.Sink},
+			}
+			if f.Sink != "" && f.What != "" {
+				p.Sentence = strings.ToUpper(f.What[:1]) + f.What[1:]
+			}
+			l.find(p)
 		}
 	}
 	return err

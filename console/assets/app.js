@@ -52,10 +52,10 @@ export function copyable(part) {
 		button.type = "button";
 		button.className = "copy";
 		button.dataset.added = "";
-		button.textContent = "Copy";
+		const label = button.textContent = e.tagName === "PRE" ? "Copy as shown" : "Copy";
 		button.addEventListener("click", async () => {
 			button.textContent = await copy(e) ? "Copied" : "Press Ctrl+C";
-			setTimeout(() => { button.textContent = "Copy"; }, 1600);
+			setTimeout(() => { button.textContent = label; }, 1600);
 		});
 		const row = e.nextElementSibling;
 		if (e.tagName === "PRE" && row?.matches("p.row")) {

@@ -84,7 +84,8 @@ function rowOf({ change: c, said, at }) {
 	cell("ID", "", linked("id", short(c.id), `job?id=${c.id}`));
 	cell("Kind", "", linked("quiet name", c.kind, narrower("kind", c.kind))).title = c.kind;
 	cell("Queue", "", linked("quiet name", c.queue, narrower("queue", c.queue))).title = c.queue;
-	if (tenants) cell("Tenant", "", element("span", "id", !c.tenant || c.tenant === rootTenant ? "root" : short(c.tenant))).title = c.tenant ?? "";
+	if (c.tenant && c.tenant !== rootTenant) list.dataset.tenants = "";
+	if (tenants) cell("Tenant", "tenant", element("span", "id", !c.tenant || c.tenant === rootTenant ? "root" : short(c.tenant))).title = c.tenant ?? "";
 	cell("Attempt", "num", String(c.attempt));
 	if (c.error) cell("Error", "", element("span", "error", c.error.code)).title = c.error.code;
 	else cell("Error", "");
