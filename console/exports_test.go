@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
+	"html"
 	"net/http/httptest"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -80,6 +83,33 @@ func TestListsAreExported(t *testing.T) {
 	text, _, _ := strings.Cut(r.get("letters-export?format=jsonl").is(200).Body.String(), "\n")
 	if err := json.Unmarshal([]byte(text), &object); err != nil || object.Kind != formula || object.Error_message != evil+"\n\"quoted\"" {
 		t.Errorf("got %s: %v", text, err)
+	}
+
+	// In the order of the list, page after page.
+	var listed []string
+	for page := "jobs?limit=200"; page != ""; {
+		body := r.get(page).is(200).Body.String()
+		for _, m := range regexp.MustCompile(`<tr data-job="([^"]+)"`).FindAllStringSubmatch(body, -1) {
+			listed = append(listed, m[1])
+		}
+		page = ""
+		if next := regexp.MustCompile(`href="(jobs\?[^"]*)" rel="next"`).FindStringSubmatch(body); next != nil {
+			page = html.UnescapeString(next[1])
+		}
+	}
+	var asCSV, asLines []string
+	for _, row := range r.get("jobs-export?format=csv").lines()[1:] {
+		asCSV = append(asCSV, row[0])
+	}
+	for line := range strings.Lines(r.get("jobs-export?format=jsonl").is(200).Body.String()) {
+		var job struct{ ID string }
+		if err := json.Unmarshal([]byte(line), &job); err != nil {
+			t.Fatal(err)
+		}
+		asLines = append(asLines, job.ID)
+	}
+	if len(listed) != 451 || !slices.Equal(asCSV, listed) || !slices.Equal(asLines, listed) {
+		t.Errorf("the list has %d jobs, the files %d and %d, or they are in another order", len(listed), len(asCSV), len(asLines))
 	}
 
 	a := r.as("a")

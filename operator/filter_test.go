@@ -26,12 +26,14 @@ func TestFiltersMeanWhatSQLSays(t *testing.T) {
 	o, db := newRig(t)
 	tenant, parent := outbox.NewID(), outbox.NewID()
 	if _, err := db.Exec(t.Context(), `
-		INSERT INTO outbox.jobs (id, tenant_id, kind, queue, payload, status, attempt, epoch, lease_owner, lease_expires_at, started_at, last_error_code, parent_id, run_at, failed_at)
-		SELECT outbox.uuid_v7(), CASE WHEN n % 3 = 0 THEN $1::uuid ELSE '00000000-0000-0000-0000-000000000001' END, CASE WHEN n % 2 = 0 THEN 'mail' ELSE 'bill' END, 'default', '{}',
+		INSERT INTO outbox.jobs (id, tenant_id, kind, queue, payload, status, attempt, epoch, lease_owner, lease_expires_at, started_at, last_error_code, parent_id, run_at, failed_at, key, error_fingerprint, created_at)
+		SELECT overlay(outbox.uuid_v7()::text PLACING substr(ms, 1, 8) || '-' || substr(ms, 9) FROM 1 FOR 13)::uuid, CASE WHEN n % 3 = 0 THEN $1::uuid ELSE '00000000-0000-0000-0000-000000000001' END, CASE WHEN n % 2 = 0 THEN 'mail' ELSE 'bill' END, CASE WHEN n % 5 = 0 THEN 'slow' ELSE 'default' END,
+			convert_to('{"n": ' || n % 4 || ', "needle": ' || (n % 8 = 3)::text || '}', 'UTF8'),
 			(ARRAY['pending', 'running', 'retrying', 'dead'])[1 + n % 4]::outbox.job_status, n % 5 + 1, 1, CASE WHEN n % 4 = 1 THEN 'w' || n % 3 END,
 			CASE WHEN n % 4 = 1 THEN now() + interval '1 hour' END, now(), CASE WHEN n % 7 < 4 THEN 'smtp' END, CASE WHEN n % 6 = 0 THEN $2::uuid END, now(),
-			CASE WHEN n % 4 = 3 THEN now() END
-		FROM generate_series(1, 120) AS n`, tenant, parent); err != nil {
+			CASE WHEN n % 4 = 3 THEN now() END, CASE WHEN n % 9 = 0 THEN 'acme/eu' END, CASE WHEN n % 4 = 3 THEN 'f' || n % 3 END, created
+		FROM generate_series(1, 120) AS n, LATERAL (SELECT now() - n * interval '1 min' AS created) AS at,
+			LATERAL (SELECT lpad(to_hex((extract(epoch FROM created) * 1000)::bigint), 12, '0') AS ms) AS prefix`, tenant, parent); err != nil {
 		t.Fatal(err)
 	}
 	// A third of them close, at three times of the day.
@@ -45,6 +47,10 @@ func TestFiltersMeanWhatSQLSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	prefix := one.String()[:35]
+	var created time.Time
+	if err := db.QueryRow(t.Context(), `SELECT created_at FROM outbox.jobs ORDER BY created_at LIMIT 1 OFFSET 30`).Scan(&created); err != nil {
+		t.Fatal(err)
+	}
 	conditions := map[string]condition{
 		"worker":          {func(f *operator.Filter) { f.Worker = "w1" }, `worker = 'w1'`},
 		"error code":      {func(f *operator.Filter) { f.ErrorCode = "smtp" }, `code = 'smtp'`},
@@ -55,6 +61,12 @@ func TestFiltersMeanWhatSQLSays(t *testing.T) {
 		"finished before": {func(f *operator.Filter) { f.FinishedUntil = middle }, `finished_at < '` + middle.Format(time.RFC3339Nano) + `'`},
 		"kind":            {func(f *operator.Filter) { f.Kind = "mail" }, `kind = 'mail'`},
 		"status":          {func(f *operator.Filter) { f.Statuses = []outbox.Status{outbox.Dead, outbox.Cancelled} }, `status IN ('dead', 'cancelled')`},
+		"queue":           {func(f *operator.Filter) { f.Queue = "slow" }, `queue = 'slow'`},
+		"key":             {func(f *operator.Filter) { f.Key = "acme/eu" }, `key = 'acme/eu'`},
+		"created after":   {func(f *operator.Filter) { f.CreatedSince = created }, `created_at >= '` + created.Format(time.RFC3339Nano) + `'`},
+		"created before":  {func(f *operator.Filter) { f.CreatedUntil = created }, `created_at < '` + created.Format(time.RFC3339Nano) + `'`},
+		"payload":         {func(f *operator.Filter) { f.Contains = `"needle": true` }, `convert_from(payload, 'UTF8') LIKE '%"needle": true%'`},
+		"fingerprint":     {func(f *operator.Filter) { f.Fingerprint = "f1" }, `fingerprint = 'f1'`},
 		"tenant":          {func(f *operator.Filter) { f.Tenant = tenant }, `tenant_id = '` + tenant.String() + `'`},
 	}
 	some := 0
@@ -67,8 +79,9 @@ func TestFiltersMeanWhatSQLSays(t *testing.T) {
 			first.set(&f)
 			second.set(&f)
 			rows, _ := db.Query(t.Context(), fmt.Sprintf(`SELECT id FROM (
-				SELECT id, tenant_id, kind, status, attempt, lease_owner AS worker, last_error_code AS code, parent_id, NULL::timestamptz AS finished_at FROM outbox.jobs
-				UNION ALL SELECT id, tenant_id, kind, status, attempt, worker, last_error_code, parent_id, finished_at FROM outbox.history) AS job
+				SELECT id, tenant_id, kind, status, attempt, lease_owner AS worker, last_error_code AS code, parent_id, NULL::timestamptz AS finished_at,
+					queue, key, created_at, payload, error_fingerprint AS fingerprint FROM outbox.jobs
+				UNION ALL SELECT id, tenant_id, kind, status, attempt, worker, last_error_code, parent_id, finished_at, queue, key, created_at, payload, NULL FROM outbox.history) AS job
 				WHERE %s AND %s ORDER BY id DESC`, first.sql, second.sql))
 			want, err := pgx.CollectRows(rows, pgx.RowTo[outbox.ID])
 			if err != nil {

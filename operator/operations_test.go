@@ -462,3 +462,34 @@ func TestAnOperationPassesOverAJobThatTheDatabaseRefuses(t *testing.T) {
 		}
 	}
 }
+
+// An operation keeps its rate within five parts of a hundred, and a stop takes effect within a second.
+func TestOperationsKeepTheirRate(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	bury(t, db, outbox.RootTenant, 1000)
+	op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.ReplayLetters, PerSecond: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- o.RunOperations(ctx, nil) }()
+	time.Sleep(6 * time.Second)
+	if _, err := o.StopOperation(t.Context(), outbox.ID{}, op.ID); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second)
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	var rate, after float64
+	err = db.QueryRow(t.Context(), `SELECT (count(*) - count(*) FILTER (WHERE act.at = ends.latest)) / extract(epoch FROM max(ends.latest) - min(ends.first)),
+			extract(epoch FROM max(ends.latest) - max(stopped.at))
+		FROM outbox.audit AS act, (SELECT max(at) AS latest, min(at) AS first FROM outbox.audit WHERE act = 'job.replay') AS ends,
+			(SELECT at FROM outbox.audit WHERE act = 'operation.stop') AS stopped WHERE act.act = 'job.replay'`).Scan(&rate, &after)
+	if err != nil || rate < 95 || rate > 105 || after > 1 {
+		t.Errorf("%.1f jobs a second, the latest %.1f s after the stop, %v; want 100, and at most 1 s", rate, after, err)
+	}
+}

@@ -134,14 +134,18 @@ FOR UPDATE SKIP LOCKED;
 
 -- name: AdvanceOperation :exec
 -- AdvanceOperation stores what a step has done, and when the next one may begin. A finished operation has passed by
--- what it has not done: no step has seen a dead letter that somebody else had handled by then.
+-- what it has not done: no step has seen a dead letter that somebody else had handled by then. The next step is due so
+-- long after this one was, not after it ended, or the rate would be lower than the one asked for; a step that was more
+-- than half a second late does not have that made up for.
 UPDATE outbox.operations
 SET done        = operations.done + @done::bigint,
     passed      = greatest(operations.passed + @passed::bigint,
         CASE WHEN @finished::boolean THEN operations.matched - operations.done - @done END),
     position    = coalesce(sqlc.narg(position)::uuid, operations.position),
-    next_at     = CASE WHEN operations.open_at IS NULL THEN clock_timestamp() + @pause::interval ELSE operations.next_at END,
-    open_at     = CASE WHEN operations.open_at IS NOT NULL THEN clock_timestamp() + @pause END,
+    next_at     = CASE WHEN operations.open_at IS NULL
+        THEN greatest(operations.next_at, clock_timestamp() - interval '500 milliseconds') + @pause::interval ELSE operations.next_at END,
+    open_at     = CASE WHEN operations.open_at IS NOT NULL
+        THEN greatest(operations.open_at, clock_timestamp() - interval '500 milliseconds') + @pause END,
     finished_at = CASE WHEN @finished THEN clock_timestamp() END,
     failure     = NULL
 WHERE operations.id = @id;

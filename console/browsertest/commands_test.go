@@ -80,9 +80,10 @@ func TestCommandsDoWhatTheirFormsDo(t *testing.T) {
 		if rated := strings.Contains(page, `id="rate"`); rated != strings.Contains(line, " --rate 10") {
 			t.Errorf("%s: the form has a rate: %t; the command is %s", p.preview, rated, line)
 		}
-		forms.confirm(client, p.preview, page)
+		request := forms.confirm(client, p.preview, page)
 		commands.run(line + p.yes)
 		want, got := forms.settled(), commands.settled()
+		forms.audited(p.preview, request)
 		if got != want {
 			t.Fatalf("%s\n%s\nleads to\n%s\nthe form to\n%s", p.preview, line, onlyIn(got, want), onlyIn(want, got))
 		}
@@ -109,8 +110,8 @@ func (c *console) shownCommand(page string) string {
 	return html.UnescapeString(tags.ReplaceAllString(found[1], ""))
 }
 
-// confirm sends the form of a preview as it is, with the reason that its command has.
-func (c *console) confirm(client *http.Client, preview, page string) {
+// confirm sends the form of a preview as it is, with the reason that its command has. It returns the request's id.
+func (c *console) confirm(client *http.Client, preview, page string) (request string) {
 	c.Helper()
 	form := url.Values{"reason": {"why it is done"}}
 	_, page, _ = strings.Cut(page, `<section class="panel confirm">`)
@@ -121,8 +122,23 @@ func (c *console) confirm(client *http.Client, preview, page string) {
 		form.Set("rate", "10")
 	}
 	path, _, _ := strings.Cut(preview, "?")
-	if res := c.post(client, c.root+path, form); res.StatusCode != http.StatusOK {
+	staying := *client
+	staying.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	res := c.post(&staying, c.root+path, form)
+	if res.StatusCode != http.StatusSeeOther {
 		c.Fatalf("/%s: the form was answered with %d", preview, res.StatusCode)
+	}
+	return res.Header.Get("X-Request-Id")
+}
+
+// audited checks that the audit has what a request did: by its person, with the reason, and what it changed.
+func (c *console) audited(preview, request string) {
+	c.Helper()
+	var whole, all int
+	err := c.db.QueryRow(c.Context(), `SELECT count(*) FILTER (WHERE actor = 'ada' AND reason = 'why it is done' AND (before IS NOT NULL OR after IS NOT NULL)), count(*)
+		FROM outbox.audit WHERE request_id = $1`, request).Scan(&whole, &all)
+	if err != nil || all == 0 || whole != all {
+		c.Errorf("/%s: of %d entries of request %s, %d have its person, its reason and what changed: %v", preview, all, request, whole, err)
 	}
 }
 

@@ -69,6 +69,9 @@ func (c *console) serve(flags ...string) string {
 		if err := p.Kill9(); err != nil {
 			c.Error(err)
 		}
+		if text, err := os.ReadFile(log); err != nil || strings.Contains(string(text), c.token) {
+			c.Errorf("the log cannot be read, or has the token: %v", err)
+		}
 	})
 	for end := time.Now().Add(time.Minute); time.Now().Before(end) && p.Alive(); time.Sleep(20 * time.Millisecond) {
 		text, _ := os.ReadFile(log)

@@ -98,7 +98,10 @@ func (c *console) usualPages(t *tab) (pages []pictured) {
 	}
 	for _, below := range []struct{ name, list, link string }{
 		{"job", "jobs?status=dead", "td a.id"},
+		{"queue", "queues", `td a[href^="queue?queue="]`},
+		{"kind", "kinds", `td a[href^="kind?kind="]`},
 		{"key", "keys", `td a[href^="key?"]`},
+		{"schedule", "schedules", `td a[href^="schedule?"]`},
 		{"sink", "sinks", `td a[href="sink?name=billing"]`},
 		{"operation", "operations", "td a"},
 		{"group", "letters", `a[href^="letters?error="][href*="kind=card.charge"]`},
@@ -111,6 +114,7 @@ func (c *console) usualPages(t *tab) (pages []pictured) {
 		}
 		pages = append(pages, pictured{below.name, ask[string](t, fmt.Sprintf(`document.querySelector("main").querySelector(%q).getAttribute("href")`, below.link))})
 	}
+	pages = append(pages, pictured{"me", "me"}, pictured{"audit-verify", "audit-verify"})
 	return append(pages, pictured{"edit", "job-edit?id=" + c.deadReceipt().String()})
 }
 

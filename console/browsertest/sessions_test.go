@@ -106,8 +106,8 @@ func TestNothingIsOfferedThatWouldBeRefused(t *testing.T) {
 		grants = append(grants, slices.DeleteFunc(slices.Clone(all), func(c access.Capability) bool { return c == missing }))
 	}
 	tokens, marked := access.NewTokens(c.db, access.TokensConfig{}), 0
-	for n, capabilities := range grants {
-		grant := access.Grant{Name: "zoe", AllTenants: n%2 == 0, Capabilities: capabilities, CreatedBy: "grace"}
+	for n, capabilities := range slices.Concat(grants, grants) {
+		grant := access.Grant{Name: "zoe", AllTenants: n < len(grants), Capabilities: capabilities, CreatedBy: "grace"}
 		if !grant.AllTenants {
 			grant.Tenant = outbox.RootTenant
 		}

@@ -17,8 +17,10 @@ SET done        = operations.done + $1::bigint,
     passed      = greatest(operations.passed + $2::bigint,
         CASE WHEN $3::boolean THEN operations.matched - operations.done - $1 END),
     position    = coalesce($4::uuid, operations.position),
-    next_at     = CASE WHEN operations.open_at IS NULL THEN clock_timestamp() + $5::interval ELSE operations.next_at END,
-    open_at     = CASE WHEN operations.open_at IS NOT NULL THEN clock_timestamp() + $5 END,
+    next_at     = CASE WHEN operations.open_at IS NULL
+        THEN greatest(operations.next_at, clock_timestamp() - interval '500 milliseconds') + $5::interval ELSE operations.next_at END,
+    open_at     = CASE WHEN operations.open_at IS NOT NULL
+        THEN greatest(operations.open_at, clock_timestamp() - interval '500 milliseconds') + $5 END,
     finished_at = CASE WHEN $3 THEN clock_timestamp() END,
     failure     = NULL
 WHERE operations.id = $6
@@ -34,7 +36,9 @@ type AdvanceOperationParams struct {
 }
 
 // AdvanceOperation stores what a step has done, and when the next one may begin. A finished operation has passed by
-// what it has not done: no step has seen a dead letter that somebody else had handled by then.
+// what it has not done: no step has seen a dead letter that somebody else had handled by then. The next step is due so
+// long after this one was, not after it ended, or the rate would be lower than the one asked for; a step that was more
+// than half a second late does not have that made up for.
 func (q *Queries) AdvanceOperation(ctx context.Context, arg AdvanceOperationParams) error {
 	_, err := q.db.Exec(ctx, AdvanceOperation,
 		arg.Done,
