@@ -99,27 +99,34 @@ func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 		}
 		c.split = v.splitOf(parts, counted.Matched)
 		jobs := plural(int(counted.Matched), "dead letter")
-		switch act {
-		case operator.ReplayLetters:
+		if c.will = willOfLetters(act, jobs, instant(counted.FailedUntil), parts); act == operator.ReplayLetters {
 			c.title, c.rate = "Run "+jobs+" again", true
-			c.will = []string{
-				jobs + " that failed before " + instant(counted.FailedUntil) +
-					" become pending again, with all their attempts. What dies later is not touched.",
-				lateWords(parts),
-				"A letter that somebody else has acted on meanwhile is left alone.",
-				"It cannot be undone: what has run again has run. Those that wait can be cancelled.",
-			}
-		default:
+		} else {
 			c.title, c.danger = "Dismiss "+jobs, true
-			c.will = []string{
-				jobs + " that failed before " + instant(counted.FailedUntil) +
-					" move to the history as dismissed, and never run again. What dies later is not touched.",
-				"It cannot be undone.",
-			}
 		}
-		c.will = append(c.will, "It goes on without this page, shows how far it is, and can be stopped.")
 		c.command = lettersCommand(string(act), filter, at)
 		return c, nil
+	}
+}
+
+// willOfLetters describes an act on so many dead letters that failed before an instant.
+func willOfLetters(act operator.OperationAct, jobs, until string, parts []operator.LetterPart) []string {
+	const last = "It goes on without this page, shows how far it is, and can be stopped."
+	if act == operator.ReplayLetters {
+		return []string{
+			jobs + " that failed before " + until +
+				" become pending again, with all their attempts. What dies later is not touched.",
+			lateWords(parts),
+			"A letter that somebody else has acted on meanwhile is left alone.",
+			"It cannot be undone: what has run again has run. Those that wait can be cancelled.",
+			last,
+		}
+	}
+	return []string{
+		jobs + " that failed before " + until +
+			" move to the history as dismissed, and never run again. What dies later is not touched.",
+		"It cannot be undone.",
+		last,
 	}
 }
 

@@ -393,7 +393,7 @@ function tellState() {
 	else if (state === "lost" || failed) [text, look] = [`no news, ${old}`, "lost"];
 	else if (state === "refused" && tail) [text, look] = [`no stream, ${old}`, "lost"];
 	else if (state === "refused") [text, look] = [`every ${Math.max(poll, every) / 1000} s`, "polled"];
-	else if (state === "live") [text, look] = [every ? `every ${every / 1000} s` : "live", "on"];
+	else if (state === "live" || every && !state) [text, look] = [every ? `every ${every / 1000} s` : "live", "on"];
 	if (words.textContent !== text) words.textContent = text;
 	badge.setAttribute("data-state", look);
 	const label = paused ? "Go on with updates" : "Pause updates";
