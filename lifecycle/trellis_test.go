@@ -70,7 +70,8 @@ func TestFieldsOfTrellis(t *testing.T) {
 	e.Result = []byte("not JSON")
 	e.Progress = &lifecycle.Progress{Current: 3, Total: 9, Message: "pages", At: at}
 	e.Lines = []lifecycle.Line{
-		{Line: 1, At: at, Level: "DEBUG", Message: "a"}, {Line: 2, At: at, Level: "WARN", Message: "b"},
+		{Line: 1, At: at, Level: "DEBUG", Message: "a"},
+		{Line: 2, At: at, Level: "WARN", Message: "b"},
 		{Line: 3, At: at, Level: "ERROR+2", Message: "c"},
 	}
 	body, decoded := onTheWire(t, e, map[string]string{"traceparent": trace, "tracestate": "v=1", "correlation-id": "r-1"})
