@@ -19,9 +19,6 @@ const (
 	maxRun      = 1000
 	maxRunBytes = 4 << 20
 	minRunBytes = maxRunBytes / 8 / 8
-
-	// maxHeaderBytes is JetStream's limit for headers, with their names and line breaks.
-	maxHeaderBytes = 64<<10 - 1
 )
 
 // A Sink publishes to the streams of a NATS server or cluster. Its methods may be called concurrently, and wait for
