@@ -676,12 +676,12 @@ func TestJobsWithAndWithoutKeysTakeTurnsForOnePlace(t *testing.T) {
 		for _, takes := range []time.Duration{time.Millisecond, 200 * time.Millisecond} {
 			t.Run(fmt.Sprintf("tenant %d, jobs of %s", whose, takes), func(t *testing.T) {
 				t.Parallel()
-				var keyed, plain int
+				var keyed, plain atomic.Int64
 				inMemory(t, 1, func(_ context.Context, job *outbox.Job[tiny]) error {
 					if time.Sleep(takes); job.Key != "" {
-						keyed++
+						keyed.Add(1)
 					} else {
-						plain++
+						plain.Add(1)
 					}
 					return nil
 				}, Config{}, func(r rig) {
@@ -690,8 +690,9 @@ func TestJobsWithAndWithoutKeysTakeTurnsForOnePlace(t *testing.T) {
 					r.addKeyed(numbered(whose), each, 0, "k")
 					r.capacity.poke()
 					r.sleep(100*takes + takes/2)
-					if n := keyed + plain; n < 50 || n > 2*each-100 || min(keyed, plain) < n/4 {
-						t.Errorf("%d jobs with a key have run and %d without, want half of each", keyed, plain)
+					with, without := keyed.Load(), plain.Load()
+					if n := with + without; n < 50 || n > 2*each-100 || min(with, without) < n/4 {
+						t.Errorf("%d jobs with a key have run and %d without, want half of each", with, without)
 					}
 					r.sleep(2 * each * takes)
 				})

@@ -56,7 +56,7 @@ FROM (SELECT coalesce(max(audit_chain.seq), 0) AS seq FROM outbox.audit_chain) A
 LEFT JOIN (
     SELECT chain.seq, audit.tenant_id
     FROM outbox.audit_chain AS chain
-    JOIN outbox.audit ON audit.id = chain.audit_id
+    JOIN outbox.audit ON audit.id = ANY (ARRAY[chain.audit_id])
     WHERE chain.seq > $1::bigint AND audit.job_id IS NULL
 ) AS act ON true
 `
