@@ -134,6 +134,10 @@ func TestEachCheckFindsWhatItLooksFor(t *testing.T) {
 			h.Del(policy)
 			return into(text, `<p style="color:#888;background:#999">hard to read</p>`)
 		}},
+		{"a colour that cannot be read in the dark", accessible, "dark, 1280 px: axe color-contrast", func(h http.Header, text string) string {
+			h.Del(policy)
+			return into(text, `<p style="color:light-dark(#000,#444);background:light-dark(#fff,#333)">hard to read</p>`)
+		}},
 		{"something wide", narrow, "px are needed of 320", func(h http.Header, text string) string {
 			h.Del(policy)
 			return into(text, `<p style="min-width:400px">x</p>`)
