@@ -329,7 +329,7 @@ func TestAnOperationSurvivesItsProcess(t *testing.T) {
 	o, db := newRig(t)
 	bury(t, db, outbox.RootTenant, 1000)
 	bury(t, db, outbox.NewID(), 1000)
-	op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.ReplayLetters, PerSecond: 1000})
+	op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.ReplayLetters, PerSecond: 400})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func TestTheFAQShowsWhatIsPrintedOfAJobThatDoesNotStart(t *testing.T) {
 // withoutChance returns the lines of an output without what differs from run to run: times, durations, versions, and so
 // the widths of columns.
 func withoutChance(out string) (lines []string) {
-	chance := regexp.MustCompile(`20\d\d-\d\d-\d\dT[\d:]+(Z|[+-]\d\d:\d\d)|\b[\d.]+(µs|ms)`)
+	chance := regexp.MustCompile(`20\d\d-\d\d-\d\dT[\d:]+(Z|[+-]\d\d:\d\d)|\b[\d.]+ ?(µs|ms)`)
 	for line := range strings.Lines(out) {
 		line = chance.ReplaceAllString(strings.Join(strings.Fields(line), " "), "TIME")
 		line = regexp.MustCompile(`^shop-1-[0-9a-f]{8} (\w+) \S+`).ReplaceAllString(line, "shop-1-ID $1 VERSION")
