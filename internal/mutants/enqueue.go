@@ -41,7 +41,8 @@ var enqueue = []Mutant{
 		s.made.done(s.rows)
 	}
 `}},
-		Checks: []Check{test("outbox", "TestAJobThatNeedsAnotherColumnBeginsAnotherCopy", `want "{\"name`)},
+		// The database may refuse a row that it has already, or have one that is not what was enqueued.
+		Checks: []Check{test("outbox", "TestAJobThatNeedsAnotherColumnBeginsAnotherCopy", "want ")},
 	},
 	{
 		Name:      "a message as large as its first row",
