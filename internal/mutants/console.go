@@ -60,7 +60,7 @@ var pages = []Mutant{
 		Edits:     []Edit{{"access.SignIn.Finish", `if a.State == "" || subtle.ConstantTimeCompare([]byte(answer.Get("state")), []byte(a.State)) != 1 {`, `if subtle.ConstantTimeCompare(nil, nil) != 1 {`}},
 		Checks: []Check{
 			test("access", "TestAnAnswerThatIsNotToThisSignInIsRefused", "another's state"),
-			test("console", "TestACallbackOfAnotherSignInIsRefused", "want 400"),
+			test("console", "TestACallbackOfAnotherSignInIsRefused", "want 303"),
 		},
 	},
 	{
