@@ -11,7 +11,7 @@ import (
 // Sink is the progress of publishing events to a broker.
 type Sink struct {
 	Sink        string    `json:"sink"`
-	State       string    `json:"state" enum:"publishing,away,stuck,paused,waiting" doc:"away: the broker is unavailable. stuck: it refuses more messages than may be held. waiting: no process publishes to it"`
+	State       string    `json:"state" enum:"publishing,away,stuck,paused,waiting" doc:"away: the broker, or a destination, accepts nothing; messages to other destinations continue. stuck: it refuses more messages than may be held. waiting: no process publishes to it"`
 	Owner       string    `json:"owner,omitempty" doc:"The publishing process"`
 	Published   int64     `json:"published" doc:"Messages published so far; after a crash some may be counted twice"`
 	Lag         int64     `json:"lag" doc:"Positions between that of the sink and the end of the log; some have no event"`
@@ -21,10 +21,10 @@ type Sink struct {
 	OldestAt    time.Time `json:"oldestAt,omitzero" doc:"When the oldest unpublished event was stored"`
 	MovedAt     time.Time `json:"movedAt,omitzero" doc:"When messages were last published"`
 	PausedSince time.Time `json:"pausedSince,omitzero"`
-	Away        *Away     `json:"away,omitempty" doc:"Why it publishes nothing"`
+	Away        *Away     `json:"away,omitempty" doc:"What accepts nothing"`
 }
 
-// Away is the reason for which a sink is stopped.
+// Away is the reason for which a sink, or a destination of it, is stopped.
 type Away struct {
 	Since   time.Time `json:"since"`
 	Code    string    `json:"code" doc:"Such as relay_unavailable; docs/operate/relay.md lists all"`

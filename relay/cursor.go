@@ -85,6 +85,26 @@ func (c cursor) after(published []int64) cursor {
 	return next
 }
 
+// withHoles returns the cursor with holes at some more positions, of those that it has passed.
+func (c cursor) withHoles(at []int64) cursor {
+	if len(at) == 0 {
+		return c
+	}
+	at = slices.DeleteFunc(slices.Clone(at), func(position int64) bool { return position > c.top || c.isHole(position) })
+	slices.Sort(at)
+	at = slices.Compact(at)
+	holes := slices.Clip(c.holes)
+	for i := 0; i < len(at); {
+		h := hole{low: at[i], high: at[i]}
+		for i++; i < len(at) && at[i] == h.high+1; i++ {
+			h.high++
+		}
+		holes = append(holes, h)
+	}
+	slices.SortFunc(holes, func(a, b hole) int { return cmp.Compare(a.low, b.low) })
+	return cursor{c.top, holes, c.topID}
+}
+
 // without returns holes without some positions, which are in ascending order. The result can be appended to; holes
 // itself is unchanged.
 func without(holes []hole, filled []int64) []hole {

@@ -57,25 +57,26 @@
 //
 // # Files
 //
-//	relay.go      New, Run; fans wake-ups out to the sinks
-//	config.go     Config
-//	publish.go    publishes to a sink while this process owns it, and waits for the sink's recovery
-//	page.go       sends a page of the log, and decides about messages that are not accepted
-//	suspicion.go  messages without an answer, and missing destinations
-//	replay.go     publishes past events again
-//	held_run.go   runs the jobs that were made of refused messages
-//	held.go       which messages are jobs
-//	own.go        the lease and the cursor in the database
-//	call.go       calls a sink within a time
-//	shared.go     pages that several sinks of this process read
-//	cursor.go     how far a sink has come, and the holes behind that
-//	event.go      reads the log
-//	tail.go       Tail: the events as a sink would see them, without one
-//	message.go    the message of an event
-//	route.go      which events are for a sink
-//	preset.go     formats that other systems define
-//	template.go   destinations with placeholders
-//	topics.go     checks topics against the routes
-//	sink.go       what a sink implements, and its errors
-//	metrics.go    what is counted
+//	relay.go         New, Run; fans wake-ups out to the sinks
+//	config.go        Config
+//	publish.go       publishes to a sink while this process owns it, and waits for the sink's recovery
+//	page.go          sends a page of the log, and decides about messages that are not accepted
+//	unanswered.go    messages without an answer
+//	destinations.go  destinations that accept nothing, and what waits for them
+//	replay.go        publishes past events again
+//	held_run.go      runs the jobs that were made of refused messages
+//	held.go          which messages are jobs
+//	own.go           the lease and the cursor in the database
+//	call.go          calls a sink within a time
+//	shared.go        pages that several sinks of this process read
+//	cursor.go        how far a sink has come, and the holes behind that
+//	event.go         reads the log
+//	tail.go          Tail: the events as a sink would see them, without one
+//	message.go       the message of an event
+//	route.go         which events are for a sink
+//	preset.go        formats that other systems define
+//	template.go      destinations with placeholders
+//	topics.go        checks topics against the routes
+//	sink.go          what a sink implements, and its errors
+//	metrics.go       what is counted
 package relay

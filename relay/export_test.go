@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"testing"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
@@ -24,4 +25,11 @@ func (c *Config) SetPatience(patience time.Duration) { c.patience = patience }
 // SetOutage sets the shortest and the longest wait between trials of a sink that is away.
 func (c *Config) SetOutage(least, most time.Duration) {
 	c.outage = backoff.Backoff{Min: least, Max: most}
+}
+
+// LimitWaiting sets how many messages may wait for destinations, until the test ends.
+func LimitWaiting(t testing.TB, n int) {
+	was := maxWaiting
+	maxWaiting = n
+	t.Cleanup(func() { maxWaiting = was })
 }

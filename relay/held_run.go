@@ -119,7 +119,7 @@ func (c *heldRunner) publishInTurn(ctx context.Context, m Message, skips bool) e
 		if away.Code == CodeNoDestination && skips { // for an hour, or its message is behind a refused one
 			return dispatcher.WithCode(away.Code, err)
 		}
-		if away.Code == CodeNoDestination || away.Code == CodeFull {
+		if isOfDestination(away.Code) {
 			return dispatcher.TargetUnavailable(dispatcher.WithCode(away.Code, err), 0)
 		}
 		return dispatcher.Unavailable(dispatcher.WithCode(away.Code, err), 0)

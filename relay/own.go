@@ -44,7 +44,7 @@ type ownership struct {
 	replays   chan *replayPage
 
 	unanswered   unansweredMessage
-	destinations missingDestinations
+	destinations destinations
 
 	storing sync.Mutex // serializes stores, so that none overwrites what another stored with older knowledge
 
@@ -63,10 +63,19 @@ type ownership struct {
 	stateChanged    chan struct{} // closed when paused, exclusiveReplay or held changes
 }
 
-// away describes why a sink is stopped, and since when.
+// away describes why a sink, or a destination of it, accepts nothing, and since when.
 type away struct {
 	since         time.Time
 	code, message string
+}
+
+// isOfBroker reports whether code, if it is not "", is why a broker accepts nothing.
+func isOfBroker(code string) bool {
+	return code != "" && code != CodeGaps && code != CodeReplay && !isOfDestination(code)
+}
+
+func newAway(since time.Time, why *failure) *away {
+	return &away{since, why.code, pgvalue.Text(why.err.Error(), maxReason)}
 }
 
 // connection is the part of a pool's connection that an ownership uses.
@@ -134,16 +143,12 @@ func (p *publisher) take(ctx context.Context) (_ *ownership, err error) {
 		replays: make(chan *replayPage), stateChanged: make(chan struct{}),
 		cursor: cursorOf(row.Top, row.Lows, row.Highs), kept: row.Top, until: sent.Add(p.config.LeaseTTL),
 		paused: row.Paused, exclusiveReplay: row.Alone,
-		destinations: missingDestinations{now: p.config.now},
+		destinations: destinations{now: p.config.now, retry: p.config.outage},
 		held:         held{jobs: map[[16]byte]heldJob{}, keys: map[tenantKey]int{}},
 	}
-	switch row.AwayCode {
-	case "", CodeGaps, CodeReplay: // the broker has no part in it; this owner finds out for itself
-	default:
-		o.away = &away{
-			time.Now().Add(-time.Duration(row.AwayFor * float64(time.Second))), row.AwayCode,
-			row.AwayMessage,
-		}
+	if isOfBroker(row.AwayCode) { // otherwise this owner finds out for itself
+		since := time.Now().Add(-time.Duration(row.AwayFor * float64(time.Second)))
+		o.away = &away{since, row.AwayCode, row.AwayMessage}
 	}
 	if err := o.destinations.load(row.Missing); err != nil {
 		return nil, err
@@ -243,13 +248,22 @@ func (o *ownership) setOutage(why *away) {
 	o.poke()
 }
 
-// keepMissing makes maintain store for how long destinations have been missing, so that the next owner does not wait
-// for another hour.
+// keepMissing makes maintain store for how long destinations have accepted nothing, so that the next owner does not
+// wait for another hour.
 func (o *ownership) keepMissing(missing string) {
 	o.mu.Lock()
 	o.missing = &missing
 	o.mu.Unlock()
 	o.poke()
+}
+
+// setShut makes maintain store which destinations accept nothing, while the sink goes on with others; nil means that
+// there are none.
+func (o *ownership) setShut(why *away) {
+	was := o.outage()
+	if why != nil || was != nil && isOfDestination(was.code) {
+		o.setOutage(why)
+	}
 }
 
 // outage returns why and since when the sink is stopped, or nil if it is not.

@@ -1,9 +1,11 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -15,12 +17,13 @@ type delivery struct {
 	*publisher
 	o      *ownership
 	events []Event
+	apart  bool // messages to a destination that accepts nothing wait, and others go on
 
 	rest      []int  // events that are not done, in order
-	done      []bool // accepted, not for this sink, dropped, or held
+	done      []bool // accepted, not for this sink, dropped, held, or waiting for a destination
 	held      []int  // events that become jobs, in order
 	published int
-	refused   int
+	again     bool // there is more to send than was known before
 
 	blocks  keys     // in addition to those in o: keys with a message among held
 	failure *failure // why it does not go on
@@ -30,11 +33,12 @@ type delivery struct {
 // those that are not for the sink.
 //
 // A page is published in passes. For each key, a pass ends at the first message that is not accepted. If that one was
-// refused, it and the later messages of its key become jobs; everything else that was not tried goes into the next
-// pass. So no message that becomes a job is behind one of its key whose outcome is unknown.
-func send(ctx context.Context, p *publisher, o *ownership, read page) error {
+// refused, it and the later messages of its key become jobs; if its destination accepts nothing, and apart is true,
+// they wait; everything else that was not tried goes into the next pass. So no message that becomes a job, or waits, is
+// behind one of its key whose outcome is unknown.
+func send(ctx context.Context, p *publisher, o *ownership, read page, apart bool) error {
 	d := &delivery{
-		publisher: p, o: o, events: read.events, done: make([]bool, len(read.events)),
+		publisher: p, o: o, events: read.events, apart: apart, done: make([]bool, len(read.events)),
 		rest: make([]int, len(read.events)),
 	}
 	for i := range d.rest {
@@ -44,13 +48,14 @@ func send(ctx context.Context, p *publisher, o *ownership, read page) error {
 		if !o.isOurs() {
 			return errLapsed
 		}
-		left, refused := len(d.rest), d.refused
+		left := len(d.rest)
+		d.again = false
 		d.pass(ctx)
 		if d.published > 0 {
 			d.refuseUnanswered(ctx)
 		}
 		d.rest = slices.DeleteFunc(d.rest, func(i int) bool { return d.done[i] })
-		again = len(d.rest) > 0 && d.refused > refused
+		again = len(d.rest) > 0 && d.again
 		if len(d.rest) == left && left > 0 && d.failure == nil && !o.unanswered.isolating {
 			d.failure = failureOf(errors.New("the sink has not tried a message and does not say why"))
 		}
@@ -59,6 +64,9 @@ func send(ctx context.Context, p *publisher, o *ownership, read page) error {
 	if destinations := &o.destinations; destinations.changed {
 		destinations.changed = false
 		o.keepMissing(destinations.ages())
+	}
+	if apart && d.failure == nil {
+		o.setShut(o.destinations.outage())
 	}
 	if err := d.store(ctx, read); err != nil {
 		return err
@@ -103,8 +111,13 @@ func (d *delivery) store(ctx context.Context, read page) error {
 	return nil
 }
 
-// cursor returns the cursor after the events that are done.
+// cursor returns the cursor after the events that are done, with holes where messages wait.
 func (d *delivery) cursor(read page) cursor {
+	return d.passed(read).withHoles(d.o.destinations.waiting)
+}
+
+// passed returns the cursor after the events that are done.
+func (d *delivery) passed(read page) cursor {
 	if !slices.Contains(d.done, false) {
 		return read.after
 	}
@@ -150,7 +163,10 @@ func (d *delivery) pass(ctx context.Context) {
 			d.done[m.index] = true
 			d.published++
 			d.o.unanswered.reached(m.ID)
-			d.o.destinations.reached(m.Destination)
+			if d.o.destinations.reached(m.Destination) {
+				d.again = true
+				d.noteReopened(ctx, m.Destination)
+			}
 		case failed.has(e): // repeats the outcome of the one before it, or was not tried
 		default:
 			failed.add(e)
@@ -175,8 +191,13 @@ func (d *delivery) judge(ctx context.Context, m *outgoing, err error, alone bool
 	refused, isRefused := errors.AsType[*RefusedError](err)
 	switch {
 	case isRefused:
-	case isAway && away.Code == CodeNoDestination && d.o.destinations.missing(m.Destination) > noDestinationLimit:
-		refused = &RefusedError{CodeNoDestination, away.Err}
+	case isAway && isOfDestination(away.Code):
+		if d.o.destinations.failed(m.Destination) > noDestinationLimit && away.Code == CodeNoDestination {
+			refused = &RefusedError{CodeNoDestination, away.Err}
+			break
+		}
+		d.shut(ctx, m, failureOf(named(&d.events[m.index], err)))
+		return
 	default:
 		if !isAway && alone && ctx.Err() == nil {
 			d.o.unanswered.note(m.ID, err)
@@ -190,12 +211,48 @@ func (d *delivery) judge(ctx context.Context, m *outgoing, err error, alone bool
 	d.refuse(ctx, m.index, refused)
 }
 
+// shut handles a message whose destination accepts nothing.
+func (d *delivery) shut(ctx context.Context, m *outgoing, why *failure) {
+	if !d.apart {
+		d.failure = cmp.Or(d.failure, why)
+		return
+	}
+	d.complain(ctx, "destination accepts nothing", why)
+	d.o.destinations.shuts(m.Destination, why)
+	d.putOff(m.index)
+}
+
+// noteReopened logs that a destination accepts messages again. One that is nearly full stops and does so again and
+// again.
+func (d *delivery) noteReopened(ctx context.Context, destination string) {
+	if _, due := d.complaints.Due("destination accepts messages again", time.Now()); due {
+		d.log.LogAttrs(ctx, slog.LevelInfo, "destination accepts messages again",
+			slog.String("destination", destination))
+	}
+}
+
+// putOff makes an event wait for its destination, or for one of its key that waits, if not too many do. It reports
+// whether it has.
+func (d *delivery) putOff(i int) bool {
+	if !d.o.destinations.wait(&d.events[i]) {
+		why := d.o.destinations.why
+		d.failure = cmp.Or(d.failure, &failure{
+			code: why.code, err: fmt.Errorf("%d messages wait, and more may not: %w", len(d.o.destinations.waiting), why.err),
+		})
+		return false
+	}
+	d.done[i], d.again = true, true
+	return true
+}
+
 // batch returns the messages that can be sent to the sink together. It turns events that must become jobs into jobs.
 func (d *delivery) batch(ctx context.Context) []outgoing {
 	batch := make([]outgoing, 0, len(d.rest))
 	var waits keys // for an earlier message whose outcome is unknown
+	var trials map[string]bool
 	blocked := d.o.isAnyBlocked()
 	unanswered := &d.o.unanswered
+	destinations := &d.o.destinations
 	for _, i := range d.rest {
 		e := &d.events[i]
 		r := routeOf(d.routes, e.Topic)
@@ -208,6 +265,11 @@ func (d *delivery) batch(ctx context.Context) []outgoing {
 			continue
 		case waits.has(e):
 			continue
+		case destinations.isBehind(e):
+			if !d.putOff(i) {
+				waits.add(e)
+			}
+			continue
 		case d.blocks.has(e) || blocked && e.Key != "" && d.o.isBlocked(keyOf(e)):
 			if !d.hold(i, nil) {
 				waits.add(e)
@@ -217,7 +279,16 @@ func (d *delivery) batch(ctx context.Context) []outgoing {
 		m, err := messageOf(e, r, d.config.Source)
 		underWay := func(m outgoing) bool { return e.Key != "" && keyOf(&d.events[m.index]) == keyOf(e) }
 		switch {
+		case err == nil && destinations.isShut(m.Destination):
+			if !d.putOff(i) {
+				waits.add(e)
+			}
+		case err == nil && trials[m.Destination]:
+			waits.add(e)
 		case err == nil:
+			if destinations.isTried(m.Destination) {
+				trials = with(trials, m.Destination)
+			}
 			batch = append(batch, outgoing{m, i})
 			if unanswered.isolating {
 				waits.add(e)
@@ -233,6 +304,15 @@ func (d *delivery) batch(ctx context.Context) []outgoing {
 	return batch
 }
 
+// with returns a set with one more name; nil is the empty set.
+func with(set map[string]bool, name string) map[string]bool {
+	if set == nil {
+		set = map[string]bool{}
+	}
+	set[name] = true
+	return set
+}
+
 func asRefused(err error) *RefusedError {
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		return refused
@@ -245,7 +325,7 @@ func asRefused(err error) *RefusedError {
 func (d *delivery) refuse(ctx context.Context, i int, refused *RefusedError) bool {
 	e := &d.events[i]
 	d.metrics.refuse(refused.Code)
-	d.refused++
+	d.again = true
 	if routeOf(d.routes, e.Topic).OnRefused == Drop {
 		d.complain(ctx, "message refused and dropped", named(e, refused))
 		d.metrics.dropped.Inc()

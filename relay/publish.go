@@ -15,7 +15,6 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
-	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 )
 
 const (
@@ -128,7 +127,8 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 // An outage that the previous owner met goes on until the sink accepts a message; the first attempt comes at once.
 func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 	if why := o.outage(); why != nil {
-		if err := p.awaitRecovery(ctx, ours, o, &failure{code: why.code, err: errors.New(why.message)}); err != nil {
+		was := &failure{code: why.code, err: errors.New(why.message)}
+		if err := p.awaitRecovery(ctx, ours, o, was, why.since); err != nil {
 			return err
 		}
 	}
@@ -152,7 +152,7 @@ func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 			if failure.unknown {
 				p.most = max(1, failure.messages/2)
 			}
-			if err := p.awaitRecovery(ctx, ours, o, failure); err != nil {
+			if err := p.awaitRecovery(ctx, ours, o, failure, time.Time{}); err != nil {
 				return err
 			}
 		case errors.Is(err, errSlow):
@@ -195,24 +195,24 @@ func (p *publisher) replayAlone(ctx, ours context.Context, o *ownership) {
 }
 
 // awaitRecovery waits until the sink accepts messages again. It tries with one message, then with ten. If it is ended
-// before, the stored outage passes to the next owner.
-func (p *publisher) awaitRecovery(ctx, ours context.Context, o *ownership, failure *failure) error {
-	began := time.Now()
+// before, the stored outage passes to the next owner. An outage of the previous owner has a time since when it lasts,
+// and the first attempt comes at once.
+func (p *publisher) awaitRecovery(ctx, ours context.Context, o *ownership, failure *failure, since time.Time) error {
 	p.logStopped(ctx, failure)
 	retry := p.config.outage
-	wait := retry.Next()
-	if why := o.outage(); why != nil { // from the previous owner
-		began, wait = why.since, 0
+	began, wait := since, time.Duration(0)
+	if since.IsZero() {
+		began, wait = time.Now(), retry.Next()
 	}
 	for ; ; wait = retry.Next() {
-		o.setOutage(&away{since: began, code: failure.code, message: pgvalue.Text(failure.err.Error(), maxReason)})
+		o.setOutage(newAway(began, failure))
 		if err := p.rest(ctx, wait, failure); err != nil {
 			return err
 		}
 		if err := o.awaitPause(ctx, false); err != nil {
 			return err
 		}
-		err := p.probeWithMessages(ctx, ours, o)
+		err := p.probeWithMessages(ctx, ours, o, failure)
 		switch next := failure; {
 		case err == nil:
 			o.setOutage(nil)
@@ -257,10 +257,14 @@ func (p *publisher) logStopped(ctx context.Context, failure *failure) {
 	}
 }
 
-// probeWithMessages probes whether the sink can be published to, and publishes a little.
-func (p *publisher) probeWithMessages(ctx, ours context.Context, o *ownership) error {
+// probeWithMessages probes whether the sink can be published to, and publishes a little. A destination that accepts
+// nothing does not stop the sink; where too many messages wait for destinations, as was says, it publishes a round.
+func (p *publisher) probeWithMessages(ctx, ours context.Context, o *ownership, was *failure) error {
 	if err := p.probe(ctx); err != nil {
 		return failureOf(err)
+	}
+	if isOfDestination(was.code) {
+		return p.publishPages(ctx, ours, o, p.most, 0)
 	}
 	o.unanswered.probed = true
 	defer func() { o.unanswered.probed = false }()
@@ -270,7 +274,11 @@ func (p *publisher) probeWithMessages(ctx, ours context.Context, o *ownership) e
 		}
 	}
 	for _, most := range []int{1, 10} {
-		if err := p.publishPages(ctx, ours, o, most, 1); err != nil && !errors.Is(err, errUnfinished) {
+		err := p.publishPages(ctx, ours, o, most, 1)
+		if failure, ok := errors.AsType[*failure](err); ok && isOfDestination(failure.code) {
+			return nil
+		}
+		if err != nil && !errors.Is(err, errUnfinished) {
 			return err
 		}
 	}
@@ -292,7 +300,7 @@ func (p *publisher) tryAnother(ctx, ours context.Context, o *ownership) error {
 		return nil
 	}
 	unanswered.isolating = true
-	err = send(ours, p, o, found)
+	err = send(ours, p, o, found, false)
 	unanswered.isolating = false
 	unanswered.others++
 	return err
@@ -339,10 +347,13 @@ func (p *publisher) readAnother(ctx context.Context, o *ownership) (page, error)
 }
 
 // publishPages publishes pages of the log one after the other, reading the next one meanwhile. It publishes up to pages
-// pages, or with 0 goes on until ctx ends or the sink is paused. It then finishes the page in progress.
+// pages, or with 0 a round: it goes on until ctx ends, the sink is paused, or it is time to try destinations again that
+// accept nothing. It then finishes the page in progress.
 func (p *publisher) publishPages(ctx, ours context.Context, o *ownership, most, pages int) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	defer o.destinations.endRound()
+	var endRound *time.Timer
 	found := make(chan page, 1)
 	ended := make(chan error, 1)
 	go func() {
@@ -375,7 +386,11 @@ func (p *publisher) publishPages(ctx, ours context.Context, o *ownership, most, 
 		}
 		live := o.isLive()
 		if live {
-			err = send(ours, p, o, next)
+			err = send(ours, p, o, next, pages == 0)
+		}
+		if o.destinations.shut != nil && endRound == nil {
+			endRound = time.AfterFunc(o.destinations.retry.Next(), stop)
+			defer endRound.Stop()
 		}
 		// Pages that were already read are read again, including this one if it was not sent: if the sink became live
 		// again by now, the next page would make the cursor pass this one.

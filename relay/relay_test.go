@@ -350,16 +350,29 @@ func TestAnOutageLosesNothingAndShows(t *testing.T) {
 	waitFor(t, func() bool { return ask[string](t, db, code) == "" }, func() string { return "the end of the outage is in outbox.sinks" })
 }
 
-// A queue that is nearly full accepts as many messages as its consumers have taken, and then refuses the next.
+// A queue that is nearly full accepts as many messages as its consumers have taken, and then refuses the next; a broker
+// that is overloaded may do the same.
 func TestASinkThatStopsAgainAndAgainIsLoggedEveryTenSeconds(t *testing.T) {
 	t.Parallel()
+	for code, lines := range map[string][]string{
+		relay.CodeUnavailable: {"sink stopped", "sink resumed"},
+		relay.CodeFull:        {"destination accepts nothing", "destination accepts messages again"},
+	} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			stopsAgainAndAgain(t, code, lines)
+		})
+	}
+}
+
+func stopsAgainAndAgain(t *testing.T, code string, lines []string) {
 	db := database(t)
 	var sink recorder
 	stops, accepted := 0, 0
 	sink.set(func(relay.Message) error {
 		if accepted++; accepted%20 == 0 { // after more than what tries whether it accepts messages again
 			stops++
-			return &relay.UnavailableError{Code: relay.CodeFull, Err: errors.New("queue is full")}
+			return &relay.UnavailableError{Code: code, Err: errors.New("queue is full")}
 		}
 		return nil
 	}, nil)
@@ -381,7 +394,7 @@ func TestASinkThatStopsAgainAndAgainIsLoggedEveryTenSeconds(t *testing.T) {
 		t.Fatalf("the sink has stopped %d times, want 20 at least", stops)
 	}
 	most := 1 + int(time.Since(began)/(10*time.Second))
-	for _, message := range []string{"sink stopped", "sink resumed"} {
+	for _, message := range lines {
 		if n := log.count(message); n < 1 || n > most {
 			t.Errorf("%q is logged %d times in %s, want one line in ten seconds", message, n, time.Since(began))
 		}

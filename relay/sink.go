@@ -87,6 +87,7 @@ const (
 	CodeBadDestination = "relay_bad_destination" // the template gives no valid name
 	CodeUnavailable    = "relay_unavailable"     // the broker cannot be reached, or accepts nothing
 	CodeFull           = "relay_full"            // a limit of the destination is reached
+	CodeNoLeader       = "relay_no_leader"       // the destination has no leader, or too few replicas
 	CodeUnanswered     = "relay_unanswered"      // the broker did not confirm whether it has the message
 	CodeReplay         = "relay_replay"          // a running replay stops new events, as requested
 	CodeGaps           = "relay_gaps"            // nothing newer is read: open transactions leave too many gaps
@@ -123,3 +124,9 @@ func (e *UnavailableError) Error() string { return "unavailable (" + e.Code + ")
 
 // Unwrap returns e.Err.
 func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// isOfDestination reports whether an outage with this code is one of a destination: the sink may accept messages to
+// others.
+func isOfDestination(code string) bool {
+	return code == CodeNoDestination || code == CodeFull || code == CodeNoLeader
+}

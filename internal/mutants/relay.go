@@ -112,7 +112,7 @@ var relayed = []Mutant{
 		Breaks:    "a message that the broker did not take is never published",
 		Invariant: "No event is lost",
 		Edits: []Edit{{
-			"relay.delivery.cursor", `return read.before.past(slices.DeleteFunc(slices.Clone(d.events), func(e Event) bool { return left[e.Position] }))`,
+			"relay.delivery.passed", `return read.before.past(slices.DeleteFunc(slices.Clone(d.events), func(e Event) bool { return left[e.Position] }))`,
 			`return read.after`,
 		}},
 		Checks: []Check{
@@ -340,6 +340,36 @@ var relayed = []Mutant{
 		Invariant: "A refused message holds up its key only",
 		Edits:     []Edit{{"relay.delivery.judge", `> noDestinationLimit`, `>= 0`}},
 		Checks:    []Check{test("relay", "TestADestinationThatIsMissingForAnHour", "the sink says what is missing")},
+	},
+	{
+		Name:      "a destination that is away stops its sink",
+		Breaks:    "a stream that nobody has created stops every other stream of the sink",
+		Invariant: "A refused message holds up its key only",
+		Edits:     []Edit{{"relay.delivery.shut", `if !d.apart {`, `if true {`}},
+		Checks:    []Check{test("relay", "TestADestinationThatIsAwayHoldsUpNoOther", "of other, want")},
+	},
+	{
+		Name:      "a message overtakes one of its key that waits for a destination",
+		Breaks:    "a key's messages to two destinations come in the wrong order after an outage of one of them",
+		Invariant: "A key's events keep their order",
+		Edits:     []Edit{{"relay.destinations.isBehind", `return d.keys.has(e)`, `return false`}},
+		Checks:    []Check{test("relay", "TestADestinationThatIsAwayHoldsUpNoOther", "of the key that waits are published")},
+	},
+	{
+		Name:      "the stored cursor passes messages that wait",
+		Breaks:    "what waits for a destination is lost when the sink's owner changes",
+		Invariant: "No event is lost",
+		Edits: []Edit{{
+			"relay.delivery.cursor", `d.passed(read).withHoles(d.o.destinations.waiting)`, `d.passed(read)`,
+		}},
+		Checks: []Check{test("relay", "TestADestinationThatIsAwayHoldsUpNoOther", "the cursor has holes where messages wait")},
+	},
+	{
+		Name:      "any number of messages wait for a destination",
+		Breaks:    "a destination that is away for days takes the memory of the process, and all that waits is read every minute",
+		Invariant: "What a sink refuses is bounded",
+		Edits:     []Edit{{"relay.destinations.wait", `len(d.waiting) >= maxWaiting ||`, ``}},
+		Checks:    []Check{test("relay", "TestTooManyMessagesWait", "the sink says how many wait")},
 	},
 	{
 		Name:      "a replay moves the cursor",

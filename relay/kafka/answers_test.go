@@ -34,11 +34,11 @@ func TestAnswersOfALeaderWithoutItsReplicasAreOutages(t *testing.T) {
 	t.Parallel()
 	for _, answer := range []*kerr.Error{kerr.NotEnoughReplicasAfterAppend, kerr.RequestTimedOut} {
 		outcome, known := classify(answer)
-		if got := code(outcome); got != "unavailable "+relay.CodeUnavailable || known {
+		if got := code(outcome); got != "unavailable "+relay.CodeNoLeader || known {
 			t.Errorf("%v: %s, known %t, want unavailable and perhaps stored", answer, got, known)
 		}
 	}
-	if outcome, known := classify(kerr.NotEnoughReplicas); code(outcome) != "unavailable "+relay.CodeUnavailable || !known {
+	if outcome, known := classify(kerr.NotEnoughReplicas); code(outcome) != "unavailable "+relay.CodeNoLeader || !known {
 		t.Errorf("%v: %v, known %t, want unavailable and not stored", kerr.NotEnoughReplicas, outcome, known)
 	}
 }
@@ -56,7 +56,7 @@ func TestAClientWithoutAProducerIDIsDropped(t *testing.T) {
 			t.Fatal(openErr)
 		}
 		s := &Sink{client: &client{Client: c}}
-		p := &publication{sink: s, batch: messages(1, 1, topic, 1), outcomes: make([]error, 1), failed: map[string]bool{}, refusing: map[string]error{}}
+		p := &publication{sink: s, batch: messages(1, 1, topic, 1), outcomes: make([]error, 1), failed: map[string]error{}, refusing: map[string]error{}}
 		p.end(0, err)
 		if got := code(p.outcomes[0]); got != want || !p.over || s.client != nil {
 			t.Errorf("%v: %s, want %s; over %t, client kept %t", err, got, want, p.over, s.client != nil)

@@ -29,14 +29,14 @@ var (
 		kerr.UnknownTopicID:               relay.CodeNoDestination,
 		kerr.KafkaStorageError:            relay.CodeFull,
 		kerr.ThrottlingQuotaExceeded:      relay.CodeFull,
-		kerr.LeaderNotAvailable:           relay.CodeUnavailable,
-		kerr.NotLeaderForPartition:        relay.CodeUnavailable,
+		kerr.LeaderNotAvailable:           relay.CodeNoLeader,
+		kerr.NotLeaderForPartition:        relay.CodeNoLeader,
 		kerr.BrokerNotAvailable:           relay.CodeUnavailable,
-		kerr.ReplicaNotAvailable:          relay.CodeUnavailable,
+		kerr.ReplicaNotAvailable:          relay.CodeNoLeader,
 		kerr.CoordinatorNotAvailable:      relay.CodeUnavailable,
-		kerr.NotEnoughReplicas:            relay.CodeUnavailable,
-		kerr.NotEnoughReplicasAfterAppend: relay.CodeUnavailable, // see perhapsStored
-		kerr.RequestTimedOut:              relay.CodeUnavailable, // see perhapsStored
+		kerr.NotEnoughReplicas:            relay.CodeNoLeader,
+		kerr.NotEnoughReplicasAfterAppend: relay.CodeNoLeader, // see perhapsStored
+		kerr.RequestTimedOut:              relay.CodeNoLeader, // see perhapsStored
 		kerr.ConcurrentTransactions:       relay.CodeUnavailable,
 		kerr.SaslAuthenticationFailed:     relay.CodeForbidden,
 		kerr.UnsupportedSaslMechanism:     relay.CodeForbidden,

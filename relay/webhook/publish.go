@@ -131,7 +131,8 @@ func (p *publication) next(ctx context.Context) bool {
 		h := p.sink.host(l.target)
 		if err := h.refusal(time.Now()); err != nil {
 			p.drop(n)
-			if !p.said[h] {
+			// Of a host that asks to wait, each message says so: the relay lets those of other hosts go on.
+			if away, is := errors.AsType[*relay.UnavailableError](err); !p.said[h] || is && away.Code == relay.CodeFull {
 				p.outcomes[l.of[0]] = err
 			}
 			p.said[h] = true

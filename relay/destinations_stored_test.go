@@ -9,13 +9,13 @@ import (
 func TestMissingDestinationsAreHandedOn(t *testing.T) {
 	now := time.Now()
 	clock := func() time.Time { return now }
-	first, next := missingDestinations{now: clock}, missingDestinations{now: clock}
+	first, next := destinations{now: clock}, destinations{now: clock}
 	names := []string{"orders", "a\x00b", "\xff", `"\`, "☃"}
 	if err := first.load("{}"); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		first.missing(name)
+		first.failed(name)
 	}
 	now = now.Add(59 * time.Minute)
 	if err := next.load(first.ages()); err != nil {
@@ -23,7 +23,7 @@ func TestMissingDestinationsAreHandedOn(t *testing.T) {
 	}
 	now = now.Add(2 * time.Minute)
 	for _, name := range names {
-		if since := next.missing(name).Round(time.Second); since != 61*time.Minute {
+		if since := next.failed(name).Round(time.Second); since != 61*time.Minute {
 			t.Errorf("%q is missing for %v, want 61 minutes", name, since)
 		}
 		next.changed = false

@@ -1,0 +1,158 @@
+package relay
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/backoff"
+)
+
+const noDestinationLimit = time.Hour // before messages to a missing destination are refused
+
+// These limit the messages that wait for destinations: all of them are read again in each round. Tests set a lower
+// limit.
+var (
+	maxWaiting      = 10_000
+	maxWaitingBytes = 8 * maxPageBytes
+)
+
+// destinations records which destinations of a sink accept nothing, and which messages wait for them. Only the
+// publishing goroutine uses it.
+//
+// A destination that is missing, full or without a leader is an outage of its own, and others go on. The log is
+// published in rounds. In each, one message shows whether the destination accepts messages again. If it does not, the
+// destination is shut for this round: its other messages, and later ones of their keys, are not sent but wait. The
+// cursor passes them, and the one that is stored has holes at their positions:
+//
+//	log      1 of A    2 of B, key k    3 of A    4 of C, key k    5 of A
+//	round    sent      sent: B is shut  sent      waits for 2      sent      stored: up to 5, with holes at 2 and 4
+//	round              sent: B accepts            sent                       stored: up to 5
+//
+// A round ends when it is time to try again, and the next one begins with the holes, so what waited is published before
+// newer messages of its key. If too many messages wait, the sink is stopped as in an outage of its broker.
+type destinations struct {
+	now     func() time.Time
+	since   map[string]time.Time // since when each has accepted nothing
+	changed bool                 // since was changed since it was last given to the ownership to store
+	retry   backoff.Backoff      // between rounds
+
+	// These describe the round.
+	shut    map[string]bool
+	why     *failure // what the first one of them answered
+	waiting []int64  // positions of the messages that wait
+	bytes   int      // of those messages
+	keys    keys     // of those messages
+}
+
+// isShut reports whether messages to a destination wait for the next round.
+func (d *destinations) isShut(destination string) bool { return d.shut[destination] }
+
+// isTried reports whether one message has to show whether a destination accepts messages again. Those to a destination
+// that has been missing for too long are all sent, since each of them is refused.
+func (d *destinations) isTried(destination string) bool {
+	since, known := d.since[destination]
+	return known && d.now().Sub(since) <= noDestinationLimit
+}
+
+// failed records that a destination accepts nothing, and returns for how long it has not. If the record is full, a new
+// destination replaces one whose messages are refused by now, or is not recorded yet. It replaces no other: if a page
+// had more such destinations than the record holds, each would be dropped before its hour is over.
+func (d *destinations) failed(destination string) time.Duration {
+	since, known := d.since[destination]
+	if known {
+		return d.now().Sub(since)
+	}
+	maps.DeleteFunc(d.since, func(_ string, since time.Time) bool {
+		return len(d.since) >= maxBatch && d.now().Sub(since) > noDestinationLimit
+	})
+	if len(d.since) < maxBatch {
+		d.since[destination] = d.now()
+		d.changed = true
+	}
+	return 0
+}
+
+// shuts records that messages to a destination wait for the next round.
+func (d *destinations) shuts(destination string, why *failure) {
+	if d.shut == nil {
+		d.why = why
+	}
+	d.shut = with(d.shut, destination)
+}
+
+// wait records that an event waits, and returns false if too many do.
+func (d *destinations) wait(e *Event) bool {
+	if len(d.waiting) >= maxWaiting || d.bytes >= maxWaitingBytes {
+		return false
+	}
+	d.waiting = append(d.waiting, e.Position)
+	d.bytes += e.bytes
+	d.keys.add(e)
+	return true
+}
+
+// isBehind reports whether an event of the same key waits.
+func (d *destinations) isBehind(e *Event) bool { return d.keys.has(e) }
+
+// reached records that a message to a destination was accepted, and reports whether it accepted nothing before.
+func (d *destinations) reached(destination string) bool {
+	_, was := d.since[destination]
+	if was {
+		delete(d.since, destination)
+		d.changed = true
+		d.retry.Reset()
+	}
+	return was
+}
+
+// endRound makes all destinations be tried again.
+func (d *destinations) endRound() {
+	if d.shut == nil {
+		d.retry.Reset()
+	}
+	d.shut, d.why, d.waiting, d.bytes, d.keys = nil, nil, nil, 0, nil
+}
+
+// outage returns why and since when destinations are shut, or nil if none is.
+func (d *destinations) outage() *away {
+	if d.shut == nil {
+		return nil
+	}
+	oldest := d.now()
+	for destination := range d.shut {
+		if since, known := d.since[destination]; known && since.Before(oldest) {
+			oldest = since
+		}
+	}
+	return newAway(oldest, d.why)
+}
+
+// load restores what the previous owner stored.
+func (d *destinations) load(missing string) error {
+	var ages map[string]float64
+	if err := json.Unmarshal([]byte(missing), &ages); err != nil {
+		return fmt.Errorf("read which destinations are missing: %w", err)
+	}
+	d.since = make(map[string]time.Time, len(ages))
+	for quoted, age := range ages {
+		if destination, err := strconv.Unquote(`"` + quoted + `"`); err == nil {
+			d.since[destination] = d.now().Add(-time.Duration(age * float64(time.Second)))
+		}
+	}
+	return nil
+}
+
+// ages returns what load restores: for how many seconds each destination has accepted nothing. Names are quoted as in
+// Go, so that every database can store them.
+func (d *destinations) ages() string {
+	ages := make(map[string]float64, len(d.since))
+	for destination, since := range d.since {
+		quoted := strconv.QuoteToASCII(destination)
+		ages[quoted[1:len(quoted)-1]] = d.now().Sub(since).Seconds()
+	}
+	object, _ := json.Marshal(ages) // cannot fail: strings and numbers
+	return string(object)
+}

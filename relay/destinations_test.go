@@ -1,0 +1,181 @@
+package relay_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/relay"
+)
+
+// takesNothing answers messages to destinations whose names begin with gone.
+func takesNothing(code string) func(relay.Message) error {
+	return func(m relay.Message) error {
+		if strings.HasPrefix(m.Destination, "gone") {
+			return &relay.UnavailableError{Code: code, Err: errors.New("it takes nothing")}
+		}
+		return nil
+	}
+}
+
+// A destination that accepts nothing holds up its own messages, and those behind them of the same keys, but no others;
+// nothing becomes a job, and all come in their order once it accepts them. It does not matter whether the sink tries
+// the rest of a batch after one that was not accepted, and whether its owner changes.
+func TestADestinationThatIsAwayHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	for _, code := range []string{relay.CodeNoDestination, relay.CodeFull, relay.CodeNoLeader} {
+		for _, stops := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, the rest of a batch is tried %t", code, !stops), func(t *testing.T) {
+				t.Parallel()
+				holdsUpNoOther(t, code, stops)
+			})
+		}
+	}
+}
+
+func holdsUpNoOther(t *testing.T, code string, stops bool) {
+	db := database(t)
+	sink := &picky{refuses: takesNothing(code), stops: stops}
+	var log said
+	quick := func(c *relay.Config) {
+		c.Logger = log.logger(t)
+		c.SetOutage(20*time.Millisecond, 100*time.Millisecond)
+	}
+	// More than a page for the one that is away.
+	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload)
+		SELECT gen_random_uuid(), $1, 'gone', 'text/plain', 'x' FROM generate_series(1, 2500)`, outbox.RootTenant)
+	publish(t, db, "gone", "k", "1", "2")
+	publish(t, db, "there", "k", "3")
+	publish(t, db, "there", "other", "4")
+	tenant := outbox.NewID()
+	for _, topic := range []string{"gone", "there"} {
+		if _, err := outbox.Publish(t.Context(), db, outbox.Raw{KindName: topic, Payload: []byte(topic), ContentType: "text/plain"},
+			outbox.EventOptions{Tenant: tenant, Key: topic}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop := start(t, db, sink, quick)
+	sink.awaitKey(t, "other", "4")
+	sink.awaitKey(t, "there", "there")
+	away := func(want string) {
+		t.Helper()
+		waitFor(t, func() bool { return ask[string](t, db, `SELECT coalesce(away_code, '') FROM outbox.sinks`) == want },
+			func() string { return "the sink shows the code " + want })
+	}
+	away(code)
+	waitFor(t, func() bool {
+		return ask[int](t, db, `SELECT sum(upper(h) - lower(h)) FROM outbox.sinks, unnest(holes) AS h`) == 2504
+	},
+		func() string { return "the cursor has holes where messages wait" })
+
+	stop()
+	publish(t, db, "there", "other", "5")
+	start(t, db, sink, quick)
+	sink.awaitKey(t, "other", "4", "5")
+	away(code)
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`); n != 0 {
+		t.Errorf("%d messages are jobs, want none", n)
+	}
+	if n := len(sink.ofKey("k")); n != 0 {
+		t.Errorf("%d messages of the key that waits are published", n)
+	}
+
+	sink.now(takesAll)
+	sink.awaitKey(t, "k", "1", "2", "3")
+	sink.awaitKey(t, "gone", "gone")
+	waitFor(t, func() bool { return ask[string](t, db, `SELECT holes::text FROM outbox.sinks`) == "{}" },
+		func() string { return "nothing waits" })
+	away("")
+	if n := len(sink.messages()); n != 2500+3+2+2 {
+		t.Errorf("%d messages are published, want each of %d once", n, 2500+3+2+2)
+	}
+	for _, line := range []string{"destination accepts nothing", "destination accepts messages again"} {
+		if log.count(line) == 0 {
+			t.Errorf("the log has no line %q", line)
+		}
+	}
+}
+
+// A queue that is nearly full accepts a few messages at each attempt. The others of its sink do not come at its pace.
+func TestAQueueThatIsNearlyFullHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	accepts := 0
+	sink := &picky{}
+	sink.refuses = func(m relay.Message) error {
+		if m.Destination == "gone" {
+			if accepts++; accepts%3 == 0 {
+				return takesNothing(relay.CodeFull)(m)
+			}
+		}
+		return nil
+	}
+	var full []string
+	for i := range 30 {
+		full = append(full, fmt.Sprint(i))
+	}
+	publish(t, db, "gone", "k", full...)
+	publish(t, db, "there", "other", "4")
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(200*time.Millisecond, 300*time.Millisecond) })
+	sink.awaitKey(t, "other", "4")
+	if n := len(sink.ofKey("k")); n > 15 {
+		t.Errorf("%d messages of 30 were published to the full queue before that", n)
+	}
+	sink.awaitKey(t, "k", full...)
+}
+
+// So many messages wait for a destination that no more may: the sink stops, says why, and tries again.
+func TestTooManyMessagesWait(t *testing.T) {
+	relay.LimitWaiting(t, 10)
+	db := database(t)
+	sink := &picky{refuses: takesNothing(relay.CodeFull)}
+	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload)
+		SELECT gen_random_uuid(), $1, 'gone', 'text/plain', convert_to(i::text, 'UTF8') FROM generate_series(10, 30) AS i`, outbox.RootTenant)
+	publish(t, db, "there", "other", "4")
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 100*time.Millisecond) })
+	waitFor(t, func() bool {
+		return strings.HasPrefix(ask[string](t, db, `SELECT coalesce(max(away_message), '') FROM outbox.sinks WHERE away_code = 'relay_full'`), "10 messages wait")
+	}, func() string { return "the sink says how many wait" })
+	twoBeats(t, db)
+	if n := len(sink.messages()); n > 1 {
+		t.Errorf("%d messages are published", n)
+	}
+	sink.now(takesAll)
+	sink.awaitKey(t, "other", "4")
+	waitFor(t, func() bool { return ask[string](t, db, `SELECT holes::text FROM outbox.sinks`) == "{}" }, func() string { return "nothing waits" })
+	got := sink.ofKey("")
+	if !slices.IsSorted(got) || len(got) != 21 {
+		t.Errorf("these are published: %q, want 21 in their order", got)
+	}
+}
+
+// A broker that cannot be reached meets a destination that is away: the sink goes on with the others when the broker
+// is back, although the first message cannot be published.
+func TestABrokerComesBackWithoutADestination(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var down atomic.Bool
+	down.Store(true)
+	sink := &picky{refuses: func(m relay.Message) error {
+		if down.Load() {
+			return &relay.UnavailableError{Code: relay.CodeUnavailable, Err: errors.New("no connection")}
+		}
+		return takesNothing(relay.CodeNoDestination)(m)
+	}}
+	publish(t, db, "gone", "k", "1")
+	publish(t, db, "there", "other", "2")
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 100*time.Millisecond) })
+	waitFor(t, func() bool {
+		return ask[string](t, db, `SELECT coalesce(away_code, '') FROM outbox.sinks`) == relay.CodeUnavailable
+	},
+		func() string { return "the sink is stopped" })
+	down.Store(false)
+	sink.awaitKey(t, "other", "2")
+	sink.now(takesAll)
+	sink.awaitKey(t, "k", "1")
+}

@@ -1,0 +1,45 @@
+package relay
+
+// unansweredLimit is how often a message alone may be unknown before another one is tried.
+const unansweredLimit = 4
+
+// unansweredMessage records a message that is unknown again and again when sent alone. Only the publishing goroutine
+// uses it.
+//
+// Such a message may break the sink. Or the sink accepts no message although Probe succeeds: a receiver may answer 500
+// to each, or hang behind a load balancer. So another message, of another key, is tried alone. If it is accepted, the
+// first one is at fault, and is refused. If it is not, the sink is stopped, and nothing becomes a job; the next attempt
+// uses yet another message, because the previous one may break the sink, too. If a message breaks the sink and no
+// message of another key follows it, the sink stays stopped until there is one; nobody else is waiting. How far ahead
+// the search for another message reaches is limited by what can be read in anotherTime.
+type unansweredMessage struct {
+	probed    bool   // the sink has just answered
+	id        string // of the last message that was unknown although the sink had answered
+	err       error  // why
+	times     int    // how many times in a row it was unknown
+	isolating bool   // another message is tried, of another key
+	others    int    // how many times another was tried
+}
+
+// note records that a message was alone in its batch and is unknown, if the sink has just answered.
+func (u *unansweredMessage) note(id string, err error) {
+	if !u.probed || u.isolating {
+		return
+	}
+	if u.id != id {
+		u.forget()
+		u.id = id
+	}
+	u.err = err
+	u.times++
+}
+
+// reached records that a message was accepted.
+func (u *unansweredMessage) reached(id string) {
+	if u.id == id {
+		u.forget()
+	}
+}
+
+// forget drops the message that was unknown.
+func (u *unansweredMessage) forget() { *u = unansweredMessage{probed: u.probed} }
