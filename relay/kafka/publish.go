@@ -20,7 +20,7 @@ func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := &publication{
-		sink: s, batch: batch, outcomes: make([]error, len(batch)), failed: map[string]bool{},
+		sink: s, batch: batch, outcomes: make([]error, len(batch)), failed: map[string]error{},
 		refusing: map[string]error{},
 	}
 	for i := range p.outcomes {
@@ -58,7 +58,7 @@ type publication struct {
 	batch    []relay.Message
 	outcomes []error // ErrNotTried until they are known
 
-	failed   map[string]bool  // keys with a message that was not accepted
+	failed   map[string]error // for each key, the outcome of its first message that was not accepted
 	refusing map[string]error // topics that accept nothing now
 	over     bool             // nothing more is to be sent
 }
@@ -80,7 +80,7 @@ func (r *run) add(i int, record *kgo.Record, bytes int) {
 func (p *publication) settle(i int, err error) {
 	p.outcomes[i] = err
 	if key := p.batch[i].Key; err != nil && key != "" {
-		p.failed[key] = true
+		p.failed[key] = err
 	}
 }
 
@@ -90,7 +90,7 @@ func (p *publication) take(from []int) (r *run, rest []int) {
 	topics := map[string]string{} // by key
 	for n, i := range from {
 		m := &p.batch[i]
-		if p.failed[m.Key] {
+		if p.failed[m.Key] != nil {
 			continue
 		}
 		topic, underWay := topics[m.Key]
@@ -132,7 +132,7 @@ func (p *publication) send(ctx context.Context, r *run) {
 		p.end(i, err)
 	}
 	for n, i := range again.of {
-		if !p.over && !p.failed[p.batch[i].Key] {
+		if !p.over && p.failed[p.batch[i].Key] == nil {
 			one := &run{of: []int{i}, records: []*kgo.Record{fresh(again.records[n])}}
 			p.end(i, p.exchange(ctx, one)[0])
 		}
@@ -144,10 +144,15 @@ func fresh(r *kgo.Record) *kgo.Record {
 	return &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers, Timestamp: r.Timestamp}
 }
 
-// end settles a message by the outcome of its record.
+// end settles a message by the outcome of its record. One that was sent behind another of its key that has failed, and
+// has failed with it, has the same outcome, whatever became of its own record.
 func (p *publication) end(i int, err error) {
 	if err == nil {
 		p.settle(i, nil)
+		return
+	}
+	if first := p.failed[p.batch[i].Key]; first != nil {
+		p.outcomes[i] = first
 		return
 	}
 	outcome, known := classify(err)

@@ -125,6 +125,8 @@ func TestAKeyIsInOrderOverTwoTopics(t *testing.T) {
 	}
 }
 
+// Connections break again and again while batches are under way. The broker stays up: kfake that is killed may forget
+// what it has stored of a producer, and stores what is sent again twice.
 func TestAShortOutageIsBridgedWithoutRepeats(t *testing.T) {
 	t.Parallel()
 	b := start(t)
@@ -132,9 +134,10 @@ func TestAShortOutageIsBridgedWithoutRepeats(t *testing.T) {
 	expect(t, "one", s.Publish(t.Context(), messages(1, 1, topic, 1)), map[string]int{"stored": 1})
 	var broken sync.WaitGroup
 	broken.Go(func() {
-		time.Sleep(50 * time.Millisecond)
-		b.Kill()
-		b.Kafka.Restart()
+		for range 10 {
+			time.Sleep(20 * time.Millisecond)
+			b.proxy.CutAll()
+		}
 	})
 	all := messages(8_000, 100, topic, 100)
 	for from := 0; from < len(all); from += 1000 {

@@ -84,7 +84,7 @@ func (p *publication) halve(ctx context.Context, r *run) {
 func (p *publication) unfailed(r *run) *run {
 	kept := &run{}
 	for n, i := range r.of {
-		if !p.failed[p.batch[i].Key] {
+		if p.failed[p.batch[i].Key] == nil {
 			kept.add(i, r.records[n], 0)
 		}
 	}
