@@ -163,6 +163,14 @@ func TestPeopleSignInAtAProvider(t *testing.T) {
 	}
 }
 
+// changed returns another letter.
+func changed(letter string) string {
+	if letter == "A" {
+		return "B"
+	}
+	return "A"
+}
+
 // Somebody brings a person to the callback with what is not theirs: none of it signs them in.
 func TestACallbackOfAnotherSignInIsRefused(t *testing.T) {
 	t.Parallel()
@@ -174,7 +182,7 @@ func TestACallbackOfAnotherSignInIsRefused(t *testing.T) {
 	mine := victim.atProvider("")
 	forged := victim.copied()
 	attempt := *forged.jar["__Secure-ph_attempt"]
-	attempt.Value = attempt.Value[:20] + "A" + attempt.Value[21:]
+	attempt.Value = attempt.Value[:20] + changed(attempt.Value[20:21]) + attempt.Value[21:]
 	forged.jar["__Secure-ph_attempt"] = &attempt
 	mixed, _ := url.ParseQuery(strings.TrimPrefix(mine, "callback?"))
 	other, _ := url.ParseQuery(strings.TrimPrefix(theirs, "callback?"))
