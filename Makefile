@@ -17,7 +17,7 @@ export CGO_ENABLED = 0
 # The stories of ./integration are not among them, they build the workers with the detector; nor is ./schedule,
 # whose scheduler those of ./app run.
 RACED    = ./dispatcher ./api ./watch ./relay ./relay/nats ./reaper ./outbox ./listener ./app ./await ./client ./handlers/... ./access ./memory ./relay/nats/rpc
-LONG     = ./relay/amqp ./integration ./internal/verify/model ./console ./operator ./relay/kafka ./internal/verify/lease
+LONG     = ./relay/amqp ./integration ./internal/verify/model ./console ./operator ./relay/kafka ./internal/verify/lease ./server ./migrations
 OTHERS   = $(filter-out $(shell $(GO) list $(RACED)),$(shell $(GO) list $(LONG)) $(shell $(GO) list ./...))
 # Rows of the scorecard that send thousands of requests, one after the other, to one
 # handler: there the detector sees in the last what it saw in the first, and takes minutes.
@@ -50,10 +50,15 @@ demo: ## the example shop: orders, two workers, a kill -9, and the proof; then i
 test: build ## every test, scorecard and integration stories included, on a real Postgres (PG=15 … PG=18 chooses which)
 	$(call tests,$(CGO)) --packages="$(RACED)" -- $(FLAGS) $(RACE) -skip '$(IN_TURN)'
 	$(call tests,0) --packages="$(OTHERS)" -- $(FLAGS) -skip '^TestScorecard$$'
-	$(call tests,0) --packages="./api ./access" -- $(FLAGS) -run '$(IN_TURN)'
-	$(MAKE) --no-print-directory -j 2 $(MODULES)
-	cd console/browsertest && $(GO) tool -modfile=../../tools/lint.mod $(SUM) --packages=./... -- $(QUICK) -parallel 6 -timeout 20m
+	$(MAKE) --no-print-directory -j 2 test-browser test-in-turn $(MODULES)
 	POSTHASTE_SCORECARD_UNTIL=$(UNTIL) $(call tests,0) --packages="./integration" -- $(QUICK) -timeout 30m -run '^TestScorecard$$'
+
+# A browser waits much, and the others compute meanwhile.
+.PHONY: test-browser test-in-turn
+test-browser:
+	cd console/browsertest && $(GO) tool -modfile=../../tools/lint.mod $(SUM) --packages=./... -- $(QUICK) -parallel 6 -timeout 20m
+test-in-turn:
+	$(call tests,0) --packages="./api ./access" -- $(FLAGS) -run '$(IN_TURN)'
 
 # Modules of their own: what their tests need, the library's users do not. They read files outside their modules, too,
 # which go does not look at before it repeats a result.
@@ -64,7 +69,7 @@ $(MODULES): test-in/%:
 
 .PHONY: test-docker
 test-docker: ## some of them on a Postgres in a container, with testcontainers (needs a container engine)
-	@GO="$(GO)" RACE="$(RACE)" CGO_ENABLED=$(CGO) internal/pgdocker/test.sh
+	@GO="$(GO)" internal/pgdocker/test.sh
 
 .PHONY: test-quorum
 test-quorum: ## what a sink promises, on quorum queues of RabbitMQ, which is killed again and again; ten minutes
@@ -92,22 +97,21 @@ build: ## bin/posthaste and bin/posthaste-proof
 	CGO_ENABLED=0 $(GO) build -o bin/ ./cmd/...
 
 .PHONY: check
-check: generate-diff fmt-diff vet build ## what every commit passes before its tests: generated code, format, vet, staticcheck
+check: generated-sum fmt-diff vet build ## what every commit passes before its tests: generated code, format, vet, staticcheck
 
 .PHONY: generate
 generate: ## internal/sqlgen from queries/, migrations/ and the list of a job's columns (internal/jobcolumns); console/*_templ.go from its templates
 	$(GO) run ./internal/jobcolumns
 	$(SQLC) generate
 	$(TEMPL) generate -path console -log-level error
+	$(GO) run ./internal/generated
 
-.PHONY: generate-diff sqlc-diff templ-diff
-generate-diff: templ-diff sqlc-diff
-sqlc-diff:
-	$(GO) run ./internal/jobcolumns -check
-	$(SQLC) diff
-templ-diff:
-	$(TEMPL) generate -path console -log-level error
-	@git diff --exit-code --stat -- 'console/*_templ.go' || { echo "console/*_templ.go are not what their templates make of them: run make generate, and commit"; exit 1; }
+# To compile sqlc and templ takes four minutes of a core. make check compares what make generate has read and written.
+.PHONY: generated-sum generate-diff
+generated-sum:
+	$(GO) run ./internal/generated -check
+generate-diff: generate ## generate again, and fail if that changes anything
+	@git diff --exit-code --stat -- internal/sqlgen internal/generated/sums migrations/functions 'console/*_templ.go'
 
 .PHONY: assets
 assets: ## the files that console/assets/vendor.txt lists, from npm

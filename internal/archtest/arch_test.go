@@ -31,6 +31,7 @@ var allowed = map[string]string{
 	"internal/dsn":             "",
 	"internal/durable":         "",
 	"internal/gctune":          "",
+	"internal/generated":       "",
 	"internal/jobcolumns":      "",
 	"internal/pgvalue":         "",
 	"internal/pgsession":       "",

@@ -3,7 +3,7 @@
 # where that is not possible. GO and RACE are those of the Makefile.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-go=${GO:-go} race=${RACE:-}
+go=${GO:-go}
 
 official="postgres:${PG:-18}-alpine" # some 100 MB
 ours="posthaste-postgres:test-$$"
@@ -27,9 +27,11 @@ if [ -z "${POSTHASTE_PG_IMAGE:-}" ] && ! timeout 60 docker pull -q "$official" >
 fi
 
 unset POSTHASTE_TEST_DATABASE_URL
+export CGO_ENABLED=0
 mkdir -p bin
 $go build -C internal/pgdocker -o ../../bin/ ./withcontainer
-$go test -C internal/pgdocker -count=1 $race ./...
-$go test -count=1 -run TestContainerOfARealEngine ./internal/pgdev
-bin/withcontainer $go test -count=1 $race ./inbox ./await
-bin/withcontainer $go test -count=1 $race -run 'TestEnqueueWakesAWorker|TestServeIsKilledAndAnotherTakesOver' ./integration
+flags="-count=1 -vet=off -ldflags=-w" # with which make test has compiled most of it
+$go test -C internal/pgdocker $flags ./...
+$go test $flags -run TestContainerOfARealEngine ./internal/pgdev
+bin/withcontainer $go test $flags ./inbox ./await
+bin/withcontainer $go test $flags -run 'TestEnqueueWakesAWorker|TestServeIsKilledAndAnotherTakesOver' ./integration
