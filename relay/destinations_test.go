@@ -29,8 +29,8 @@ func takesNothing(code string) func(relay.Message) error {
 func TestADestinationThatIsAwayHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	for _, code := range []string{relay.CodeNoDestination, relay.CodeFull, relay.CodeNoLeader} {
-		for _, stops := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, the rest of a batch is tried %t", code, !stops), func(t *testing.T) {
+		for name, stops := range map[string]bool{code: false, code + " breaks the batch off": true} {
+			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				holdsUpNoOther(t, code, stops)
 			})
@@ -69,7 +69,7 @@ func holdsUpNoOther(t *testing.T, code string, stops bool) {
 	}
 	away(code)
 	waitFor(t, func() bool {
-		return ask[int](t, db, `SELECT sum(upper(h) - lower(h)) FROM outbox.sinks, unnest(holes) AS h`) == 2504
+		return ask[int](t, db, `SELECT coalesce(sum(upper(h) - lower(h)), 0) FROM outbox.sinks, unnest(holes) AS h`) == 2504
 	},
 		func() string { return "the cursor has holes where messages wait" })
 
@@ -80,9 +80,6 @@ func holdsUpNoOther(t *testing.T, code string, stops bool) {
 	away(code)
 	if n := ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`); n != 0 {
 		t.Errorf("%d messages are jobs, want none", n)
-	}
-	if n := len(sink.ofKey("k")); n != 0 {
-		t.Errorf("%d messages of the key that waits are published", n)
 	}
 
 	sink.now(takesAll)
