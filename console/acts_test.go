@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -142,6 +143,23 @@ func TestTheSecondOneLearnsWhoWasFirst(t *testing.T) {
 	}
 	form.Del("after")
 	r.post("job-cancel", form).is(409).has("in no status in which this can be done").hasNot("a did job.retry")
+}
+
+// A person who unblocks a key acts on the letters that block it.
+func TestTheSecondOneLearnsWhoUnblockedTheKey(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": tenantA} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			id := r.letterOf(tenant, outbox.KeyRules{Name: "k", Ordered: true}, "c")
+			form := r.get("job-dismiss?id=" + id.String()).is(200).fieldsOf()
+			if _, err := operator.New(r.db).As(operator.Actor{Name: "grace"}).Unblock(t.Context(), operator.KeyName{Tenant: tenant, Queue: "mail", Key: "k"}); err != nil {
+				t.Fatal(err)
+			}
+			r.post("job-dismiss", form).is(409).has("The job is pending by now", "grace did job.retry").hasNot("Nobody has acted")
+		})
+	}
 }
 
 // letterOf stores a dead letter of a key.

@@ -259,6 +259,17 @@ func expireLapsed(t *testing.T, db *pgxpool.Pool, most int32) {
 	}
 }
 
+// awaitLock waits until a session waits for a lock.
+func awaitLock(t *testing.T, db *pgxpool.Pool) {
+	t.Helper()
+	for began, waits := time.Now(), false; !waits; time.Sleep(time.Millisecond) {
+		err := db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+		if err != nil || time.Since(began) > time.Minute {
+			t.Fatalf("nobody waits for a lock: %v", err)
+		}
+	}
+}
+
 // One worker dies of several jobs of a key: the key names one of them, and all of them are taken up.
 func TestUnblockRetriesAllThatLapsed(t *testing.T) {
 	t.Parallel()
@@ -329,12 +340,7 @@ func TestUnblockRetriesWhatLapsesMeanwhile(t *testing.T) {
 				n, err := o.Unblock(context.WithoutCancel(t.Context()), operator.KeyName{Tenant: c.tenant, Key: "k"})
 				unblocked <- answer{n, err}
 			}()
-			for began, waits := time.Now(), false; !waits; time.Sleep(time.Millisecond) {
-				err := db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
-				if err != nil || time.Since(began) > time.Minute {
-					t.Fatalf("the unblock does not wait for a job: %v", err)
-				}
-			}
+			awaitLock(t, db)
 			if c.gate == 0 {
 				expireLapsed(t, db, 1)
 			}
@@ -422,6 +428,44 @@ func TestAnEditOfAPriorityMovesTheKeyOn(t *testing.T) {
 			}
 			if got := job(t, o, alone).Status; got != outbox.Blocked {
 				t.Errorf("the job that must run alone is %s, want blocked", got)
+			}
+		})
+	}
+}
+
+// Each job that an unblock retries has an act of its own, which names the person.
+func TestUnblockRecordsEachJobThatItRetries(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": outbox.NewID()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			o := operator.New(db)
+			ids := storeLapsed(t, db, tenant)
+			expireLapsed(t, db, 100)
+			by := o.As(operator.Actor{Name: "ada", RequestID: "req-1"}).Because("looked at")
+			if n, err := by.Unblock(t.Context(), operator.KeyName{Tenant: tenant, Key: "k"}); err != nil || n != 2 {
+				t.Fatalf("unblocked with %d retried, %v; want 2", n, err)
+			}
+			for n, id := range ids {
+				found := audit(t, o, operator.AuditFilter{JobID: id, Tenant: tenant})
+				if n == 2 { // which had only waited
+					if len(found) != 0 {
+						t.Errorf("acts on the job that waited: %+v", found)
+					}
+					continue
+				}
+				if len(found) != 1 {
+					t.Fatalf("job %d has %d acts, want one", n, len(found))
+				}
+				e := found[0]
+				if e.Act != "job.retry" || e.Actor != "ada" || e.RequestID != "req-1" || e.Reason != "looked at" || e.Queue != "default" ||
+					field(t, e.Before, "status") != "dead" || field(t, e.Before, "error_code") != "lease_lost" || field(t, e.After, "status") != "pending" {
+					t.Errorf("job %d: %+v, before %s, after %s", n, e, e.Before, e.After)
+				}
+			}
+			if got := audit(t, o, operator.AuditFilter{Act: "key.unblock"}); len(got) != 1 || field(t, got[0].After, "retried") != "2" {
+				t.Errorf("the act on the key: %+v", got)
 			}
 		})
 	}
