@@ -324,6 +324,9 @@ func checkParameters(r *http.Request) *Problem {
 		if name == "tenant" && values[0] == "" && r.Method == http.MethodPost {
 			return invalidInput.because("", Fault{Parameter: name, Detail: "is empty: leave it out, or name a tenant"})
 		}
+		if name == "blocks" && values[0] == "" { // it would mean any
+			return invalidInput.because("", Fault{Parameter: name, Detail: "is empty: leave it out, or send the key's"})
+		}
 	}
 	for _, name := range []string{"Idempotency-Key", "Content-Type", "Last-Event-ID", headerUser, headerCorrelationID} {
 		if values := r.Header.Values(name); len(values) > 1 {

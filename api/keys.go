@@ -20,6 +20,7 @@ type Key struct {
 	ParkedSince  time.Time `json:"parkedSince,omitzero" doc:"When it was parked: none of its jobs starts until it is unblocked"`
 	ParkedFor    string    `json:"parkedFor,omitempty" format:"uuid" doc:"The dead letter for which it is parked, or will be"`
 	ParksAt      time.Time `json:"parksAt,omitzero" doc:"When it will be parked, because a dead letter has held it up for long enough"`
+	Blocks       string    `json:"blocks,omitempty" doc:"Of a key by itself: stands for the dead letters that block it, and is another text as soon as one of them has run or another has come"`
 }
 
 func viewKey(k operator.Key) Key {
@@ -105,16 +106,23 @@ func (s *server) getKey(ctx context.Context, in *OfKey) (*keyOutput, error) {
 	if err != nil {
 		return nil, err
 	}
+	blocks, err := s.operator.Blocks(ctx, name) // first, so that it stands for nothing that the answer does not count
+	if err != nil {
+		return nil, err
+	}
 	key, err := s.operator.Key(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	return &keyOutput{Body: viewKey(key)}, nil
+	out := &keyOutput{Body: viewKey(key)}
+	out.Body.Blocks = blocks
+	return out, nil
 }
 
 type unblockInput struct {
 	ForAudit
 	OfKey
+	Blocks string `query:"blocks" maxLength:"64" doc:"blocks of the key, as GET returned it: unblock the key only if the same dead letters block it"`
 }
 
 type unblockedOutput struct {
@@ -130,7 +138,12 @@ func (s *server) unblockKey(ctx context.Context, in *unblockInput) (*unblockedOu
 	if err != nil {
 		return nil, err
 	}
-	retried, err := s.by(ctx).Because(in.Reason).Unblock(ctx, name)
+	by, retried := s.by(ctx).Because(in.Reason), 0
+	if in.Blocks == "" {
+		retried, err = by.Unblock(ctx, name)
+	} else {
+		retried, err = by.UnblockIf(ctx, name, in.Blocks)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -44,6 +44,10 @@ func TestKeysAreListedAndUnblocked(t *testing.T) {
 	}
 	var k api.Key
 	op.get(path).want(200, &k)
+	blocks := k.Blocks
+	if k.Blocks = ""; blocks == "" {
+		t.Error("the key by itself has no blocks")
+	}
 	if diff := cmp.Diff(list.Keys[0], k); diff != "" {
 		t.Errorf("the key by itself (-listed +got):\n%s", diff)
 	}
@@ -65,7 +69,15 @@ func TestKeysAreListedAndUnblocked(t *testing.T) {
 		t.Errorf("retried = %d of a key that nothing holds up", unblocked.Retried)
 	}
 	r.as("operator-b").post("/keys/default/new/unblock", "").problem(404, "key_not_found")
-	op.post(path+"/unblock", "").want(200, &unblocked)
+	// It is unblocked only as it was seen.
+	if p := op.post(path+"/unblock?blocks=another", "").problem(409, "blocks_changed"); p.Outcome != "none" {
+		t.Errorf("the outcome is %s", p.Outcome)
+	}
+	op.post(path+"/unblock?blocks=", "").problem(422, "invalid_input")
+	if j := op.getJob(dead); j.Status != "dead" {
+		t.Errorf("what was refused has made the dead letter %s", j.Status)
+	}
+	op.post(path+"/unblock?blocks="+blocks, "").want(200, &unblocked)
 	if j := op.getJob(dead); unblocked.Retried != 1 || j.Status != "pending" {
 		t.Errorf("retried = %d, the dead letter is %s", unblocked.Retried, j.Status)
 	}
@@ -74,6 +86,10 @@ func TestKeysAreListedAndUnblocked(t *testing.T) {
 		t.Error("another tenant's key was unblocked")
 	}
 	var acts struct{ Acts []api.Act }
+	op.get("/audit?job_id="+dead).want(200, &acts)
+	if len(acts.Acts) != 1 || acts.Acts[0].Act != "job.retry" || acts.Acts[0].Actor != "operator-a" {
+		t.Errorf("audit of the dead letter = %+v", acts.Acts)
+	}
 	op.get("/audit?act=key.unblock&target="+url.QueryEscape(key)).want(200, &acts)
 	if len(acts.Acts) != 1 || acts.Acts[0].Target != key || acts.Acts[0].Actor != "operator-a" ||
 		!strings.Contains(string(acts.Acts[0].Before), `"parked_for":"`+dead+`"`) || string(acts.Acts[0].After) != `{"retried":1,"parked_at":null}` {

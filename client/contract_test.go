@@ -153,9 +153,11 @@ var methods = map[string]route{
 	"GET /keys": calling(nil, KeyPage{}, func(ctx context.Context, c *Client) (KeyPage, error) {
 		return c.KeyPage(ctx, filled[KeyFilter](), 1, "x")
 	}),
-	"GET /keys/{queue}/{key}":          calling(nil, Key{}, func(ctx context.Context, c *Client) (Key, error) { return c.Key(ctx, filled[KeyName]()) }),
-	"POST /keys/{queue}/{key}/unblock": calling(nil, Unblocked{}, func(ctx context.Context, c *Client) (Unblocked, error) { return c.Unblock(ctx, filled[KeyName]()) }),
-	"GET /schedules":                   calling(nil, schedulesAnswer{}, func(ctx context.Context, c *Client) ([]Schedule, error) { return c.Schedules(ctx, "x") }),
+	"GET /keys/{queue}/{key}": calling(nil, Key{}, func(ctx context.Context, c *Client) (Key, error) { return c.Key(ctx, filled[KeyName]()) }),
+	"POST /keys/{queue}/{key}/unblock": calling(nil, Unblocked{}, func(ctx context.Context, c *Client) (Unblocked, error) {
+		return c.UnblockIf(ctx, filled[KeyName](), "x")
+	}),
+	"GET /schedules": calling(nil, schedulesAnswer{}, func(ctx context.Context, c *Client) ([]Schedule, error) { return c.Schedules(ctx, "x") }),
 	"POST /schedules": calling(newSchedule{}, ScheduleNext{}, func(ctx context.Context, c *Client) (ScheduleNext, error) {
 		return c.CreateSchedule(ctx, filled[ScheduleName](), ScheduleFields{})
 	}),

@@ -20,6 +20,7 @@ type Key struct {
 	ParkedSince  time.Time `json:"parkedSince,omitzero"` // none of its jobs starts until it is unblocked
 	ParkedFor    string    `json:"parkedFor,omitempty"`  // the dead letter that parked it
 	ParksAt      time.Time `json:"parksAt,omitzero"`
+	Blocks       string    `json:"blocks,omitempty"` // of a key by itself: stands for the dead letters that block it
 }
 
 // KeyFilter selects keys with blocked jobs, or parked ones.
@@ -81,8 +82,15 @@ func (c *Client) Key(ctx context.Context, name KeyName) (Key, error) {
 
 // Unblock releases a key that is parked or blocked by dead letters: they are retried, at their old places in the line.
 func (c *Client) Unblock(ctx context.Context, name KeyName) (Unblocked, error) {
+	return c.UnblockIf(ctx, name, "")
+}
+
+// UnblockIf does what Unblock does, but returns a [*Problem] with [CodeBlocksChanged] if other dead letters block the
+// key than those for which blocks stands, the Blocks of a Key; "" means any.
+func (c *Client) UnblockIf(ctx context.Context, name KeyName, blocks string) (Unblocked, error) {
 	r := post("/keys", nil)
 	r.query = tenant(name.Tenant)
+	set(r.query, "blocks", blocks)
 	return ask[Unblocked](ctx, c, r.because(ctx).segment("queue", name.Queue, "").segment("key", name.Key, "/unblock"))
 }
 

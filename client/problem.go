@@ -31,6 +31,7 @@ const (
 	CodeScheduleExists       Code = "schedule_exists"
 	CodeScheduleDeclared     Code = "schedule_declared"
 	CodeTooManyOperations    Code = "too_many_operations"
+	CodeBlocksChanged        Code = "blocks_changed"
 	CodeEventNotWaiting      Code = "event_not_waiting"
 	CodeNothingToReplay      Code = "nothing_to_replay"
 	CodeJobNotFinished       Code = "job_not_finished"

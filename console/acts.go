@@ -3,8 +3,6 @@ package console
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
@@ -461,7 +459,7 @@ func askUnblock(v *visit) (c confirmation, err error) {
 		}
 	}
 	c.will = shown.willUnblock()
-	pairs := append(keyPairs(k.KeyName), "blocks", sumOf(blocks))
+	pairs := append(keyPairs(k.KeyName), "blocks", operator.BlocksOf(blocks))
 	for i := 0; i < len(pairs); i += 2 {
 		c.hidden = append(c.hidden, field{pairs[i], pairs[i+1]})
 	}
@@ -487,33 +485,20 @@ func (k shownKey) willUnblock() (will []string) {
 	return append(will, "If other dead letters block it before you confirm, nothing is done.")
 }
 
-// sumOf returns a sum of dead letters, which differs as soon as one of them has run or another has come.
-func sumOf(letters []operator.BlockingLetter) string {
-	h := sha256.New()
-	for _, l := range letters {
-		fmt.Fprintf(h, "%s@%d ", l.ID, l.Epoch)
-	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
-}
-
 // doUnblock unblocks the key if the dead letters that block it are those that were previewed.
 func doUnblock(v *visit, o *operator.Operator) error {
 	name, err := v.keyName()
 	if err != nil {
 		return err
 	}
-	blocks, err := o.BlockingLetters(v.ctx(), name)
-	if err != nil {
-		return err
-	}
-	switch v.param("blocks") {
-	case "":
+	blocks := v.param("blocks")
+	if blocks == "" {
 		return unreadable("blocks", "is missing")
-	case sumOf(blocks):
-	default:
+	}
+	_, err = o.UnblockIf(v.ctx(), name, blocks) // the key's page says how many it has retried
+	if errors.Is(err, operator.ErrBlocksChanged) {
 		return badInput("Other dead letters block the key by now: this is how it stands. Nothing was changed.")
 	}
-	_, err = o.Unblock(v.ctx(), name) // the key's page says how many it has retried
 	return err
 }
 

@@ -3,9 +3,13 @@ package operator
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
@@ -176,6 +180,99 @@ func (o *Operator) BlockingLetters(ctx context.Context, name KeyName) ([]Blockin
 		letters[i] = BlockingLetter{row.ID.Bytes, row.Epoch}
 	}
 	return letters, nil
+}
+
+// BlocksOf returns a short text that stands for the dead letters that block a key: it is another one as soon as one of
+// them has run or been acted on, or another has come.
+func BlocksOf(letters []BlockingLetter) string {
+	h := sha256.New()
+	for _, l := range letters {
+		fmt.Fprintf(h, "%s@%d ", l.ID, l.Epoch)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// Blocks returns [BlocksOf] the key's [Operator.BlockingLetters].
+func (o *Operator) Blocks(ctx context.Context, name KeyName) (string, error) {
+	letters, err := o.BlockingLetters(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	return BlocksOf(letters), nil
+}
+
+// ErrBlocksChanged reports that other dead letters block a key than those that a person has seen. Nothing was changed.
+var ErrBlocksChanged = errors.New("other dead letters block it by now")
+
+// UnblockIf does what [Operator.Unblock] does if exactly those dead letters block the key for which blocks stands, see
+// [BlocksOf], and returns [ErrBlocksChanged] otherwise: a person who confirms some dead letters confirms no others.
+//
+// Each of its statements has a snapshot of its own, because decisions about a key depend on that (see
+// functions/claim_keyed.sql): what comes between the comparison and the act is found afterwards, and the act rolled
+// back.
+func (o *Operator) UnblockIf(ctx context.Context, name KeyName, blocks string) (retried int, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
+		within := o.WithTx(tx)
+		letters, err := within.BlockingLetters(ctx, name)
+		if err != nil {
+			return err
+		}
+		same := BlocksOf(letters) == blocks
+		if same { // a letter that is locked is retried by nobody else
+			if same, err = within.areAt(ctx, letters, 0); err != nil {
+				return err
+			}
+		}
+		if same {
+			if retried, err = within.Unblock(ctx, name); err != nil {
+				return err
+			}
+			if same, err = within.areAt(ctx, letters, 1); err != nil {
+				return err
+			}
+		}
+		if !same || retried != len(letters) {
+			return fmt.Errorf("unblock key %s: %w", name.withDefaults(), ErrBlocksChanged)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return retried, nil
+}
+
+// areAt locks the jobs of the letters, in the order of their ids, and reports whether the epoch of each has risen by so
+// many.
+func (o *Operator) areAt(ctx context.Context, letters []BlockingLetter, risen int64) (all bool, err error) {
+	ids, epochs := make([]outbox.ID, len(letters)), map[outbox.ID]int64{}
+	for i, l := range letters {
+		ids[i], epochs[l.ID] = l.ID, l.Epoch+risen
+	}
+	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, scanIndexes); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, `SELECT id, epoch FROM outbox.jobs WHERE id = ANY ($1) ORDER BY id FOR UPDATE`, ids)
+		if err != nil {
+			return err
+		}
+		var id outbox.ID
+		var epoch int64
+		_, err = pgx.ForEachRow(rows, []any{&id, &epoch}, func() error {
+			if epochs[id] == epoch {
+				delete(epochs, id)
+			}
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("lock what blocks a key: %w", err)
+	}
+	return len(epochs) == 0, nil
 }
 
 // Unblock releases a key that is parked or blocked by a dead head: the dead letters that block it are retried with all

@@ -470,3 +470,108 @@ func TestUnblockRecordsEachJobThatItRetries(t *testing.T) {
 		})
 	}
 }
+
+// A yes is to the dead letters that were shown: if others block the key, nothing is done.
+func TestUnblockIfOthersBlockIt(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": outbox.NewID()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			o := operator.New(db)
+			key := operator.KeyName{Tenant: tenant, Key: "k"}
+			ids := storeLapsed(t, db, tenant)
+			shown := func() string {
+				t.Helper()
+				blocks, err := o.Blocks(t.Context(), key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return blocks
+			}
+			none := shown()
+			exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 minute' WHERE id = $1`, ids[0])
+			expireLapsed(t, db, 1)
+			one := shown()
+			refused := func(blocks string) {
+				t.Helper()
+				if n, err := o.UnblockIf(t.Context(), key, blocks); !errors.Is(err, operator.ErrBlocksChanged) || n != 0 {
+					t.Errorf("unblocked with %d retried, %v; want ErrBlocksChanged", n, err)
+				}
+			}
+			refused(none)
+			expireLapsed(t, db, 1)
+			refused(one)
+			two := shown()
+			if err := o.Retry(t.Context(), ids[0]); err != nil {
+				t.Fatal(err)
+			}
+			refused(two)
+			if got := audit(t, o, operator.AuditFilter{Act: "key.unblock"}); len(got) != 0 || job(t, o, ids[1]).Status != outbox.Dead {
+				t.Errorf("what was refused has done %+v, and the second job is %s", got, job(t, o, ids[1]).Status)
+			}
+			if n, err := o.UnblockIf(t.Context(), key, shown()); err != nil || n != 1 || job(t, o, ids[1]).Status != outbox.Pending {
+				t.Errorf("unblocked with %d retried, %v; the second job is %s", n, err, job(t, o, ids[1]).Status)
+			}
+			// In a caller's transaction a refusal leaves the rest of it as it was.
+			tx, err := db.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+			if _, err := o.WithTx(tx).UnblockIf(t.Context(), key, two); !errors.Is(err, operator.ErrBlocksChanged) {
+				t.Errorf("in a transaction: %v", err)
+			}
+			if _, err := o.WithTx(tx).UnblockIf(t.Context(), key, shown()); err != nil {
+				t.Errorf("in a transaction, with what blocks it: %v", err)
+			}
+		})
+	}
+}
+
+// The lease of the second job lapses after the comparison, before the act takes the key up:
+//
+//	unblock   compare: the first …   waits on its row        retries both, looks again, rolls back
+//	reaper                          the second is dead
+func TestUnblockIfAnotherLapsesMeanwhile(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": outbox.NewID()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			o := operator.New(db)
+			key := operator.KeyName{Tenant: tenant, Key: "k"}
+			ids := storeLapsed(t, db, tenant)
+			exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 minute' WHERE id = $1`, ids[0])
+			expireLapsed(t, db, 1)
+			blocks, err := o.Blocks(t.Context(), key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tx, err := db.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+			if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.jobs WHERE id = $1 FOR UPDATE`, ids[0]); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() {
+				_, err := o.UnblockIf(context.WithoutCancel(t.Context()), key, blocks)
+				done <- err
+			}()
+			awaitLock(t, db)
+			expireLapsed(t, db, 100)
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; !errors.Is(err, operator.ErrBlocksChanged) {
+				t.Errorf("unblocked, %v; want ErrBlocksChanged", err)
+			}
+			if k, err := o.Key(t.Context(), key); err != nil || k.ParkedSince.IsZero() || k.DeadLetters != 2 {
+				t.Errorf("the key is %+v, %v; want it parked, with both dead letters", k, err)
+			}
+		})
+	}
+}

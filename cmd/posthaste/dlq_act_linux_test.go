@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // shownOn returns what a terminal shows, from now on.
@@ -138,6 +139,46 @@ func TestAYesToASkipPublishesNothingAgain(t *testing.T) {
 		var top int
 		if err := db.QueryRow(t.Context(), `SELECT top FROM outbox.sinks`).Scan(&top); err != nil || top != tt.afterward {
 			t.Errorf("the sink is at %d, %v, want %d", top, err, tt.afterward)
+		}
+	}
+}
+
+// What comes to block a key while the question stands is not what the answer is about: then nothing is done.
+func TestAYesIsToTheLettersThatBlockTheKey(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	for name, way := range map[string]env{"directly": direct, "through the API": through} {
+		for _, tenant := range []string{outbox.RootTenant.String(), "00000000-0000-0000-0000-00000000000a"} {
+			key := name[:4] + tenant
+			block := func(n int) {
+				t.Helper()
+				sqlExec(t, db, `INSERT INTO outbox.jobs (id, tenant_id, kind, payload, key, ordered, status, epoch, attempt, failed_at)
+					SELECT outbox.uuid_v7(), $1, 'x', '{}', $2, true, 'dead', 2, 1, now() FROM generate_series(1, $3::integer)`, tenant, key, n)
+			}
+			block(2)
+			ours, its := terminal(t)
+			shown := shownOn(ours)
+			var printed strings.Builder
+			code := make(chan int)
+			go func() {
+				code <- run(context.Background(), []string{"posthaste", "keys", "unblock", key, "--tenant", tenant}, func(name string) string { return way[name] }, its, &printed, its)
+			}()
+			awaitText(t, "up to 2 jobs? [y/N] ", shown.String)
+			block(1)
+			if _, err := ours.WriteString("y\n"); err != nil {
+				t.Fatal(err)
+			}
+			if got := <-code; got != exitFailed || printed.String() != "" {
+				t.Errorf("%s: exit status %d, %q, want 1", name, got, printed.String())
+			}
+			awaitText(t, "ther dead letters block", shown.String)
+			if left := rows(t, direct, "dlq", "list", "--key", key, "--tenant", tenant); len(left) != 3 {
+				t.Errorf("%s: %d dead letters are left, want all 3", name, len(left))
+			}
+			ok(t, way, "keys", "unblock", key, "--tenant", tenant, "--yes")
+			if left := rows(t, direct, "dlq", "list", "--key", key, "--tenant", tenant); len(left) != 0 {
+				t.Errorf("%s: %d dead letters are left, want none", name, len(left))
+			}
 		}
 	}
 }

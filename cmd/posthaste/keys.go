@@ -17,6 +17,8 @@ type keyActs interface {
 	Keys(context.Context, operator.KeyFilter) ([]operator.Key, error)
 	Key(context.Context, operator.KeyName) (operator.Key, error)
 	Unblock(context.Context, operator.KeyName) (retried int, err error)
+	Blocks(context.Context, operator.KeyName) (string, error)
+	UnblockIf(ctx context.Context, name operator.KeyName, blocks string) (retried int, err error)
 }
 
 var _ keyActs = (*operator.Operator)(nil)
@@ -148,6 +150,10 @@ func (p *program) unblockKey(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o keyActs) error {
+		blocks, err := o.Blocks(ctx, name) // first, so that it stands for nothing that the question does not count
+		if err != nil {
+			return err
+		}
 		key, err := o.Key(ctx, name)
 		if err != nil {
 			return err
@@ -160,7 +166,11 @@ func (p *program) unblockKey(ctx context.Context, c *cli.Command) error {
 		if err := p.sure(ctx, c, verb, int(key.Blocked+key.DeadLetters), "jobs"); err != nil {
 			return err
 		}
-		retried, err := o.Unblock(ctx, name)
+		unblock := func() (int, error) { return o.UnblockIf(ctx, name, blocks) }
+		if c.Bool("yes") { // whatever blocks it
+			unblock = func() (int, error) { return o.Unblock(ctx, name) }
+		}
+		retried, err := unblock()
 		if err != nil {
 			return err
 		}

@@ -194,9 +194,22 @@ func (r *remote) Key(ctx context.Context, name operator.KeyName) (operator.Key, 
 }
 
 func (r *remote) Unblock(ctx context.Context, name operator.KeyName) (int, error) {
+	return r.UnblockIf(ctx, name, "")
+}
+
+// Blocks returns "", which stands for any dead letters, if the server is too old to know.
+func (r *remote) Blocks(ctx context.Context, name operator.KeyName) (string, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
-	done, err := r.api.Unblock(ctx, client.KeyName{Tenant: textOf(name.Tenant), Queue: name.Queue, Key: name.Key})
+	k, err := r.api.Key(ctx, client.KeyName{Tenant: textOf(name.Tenant), Queue: name.Queue, Key: name.Key})
+	return k.Blocks, err
+}
+
+func (r *remote) UnblockIf(ctx context.Context, name operator.KeyName, blocks string) (int, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	of := client.KeyName{Tenant: textOf(name.Tenant), Queue: name.Queue, Key: name.Key}
+	done, err := r.api.UnblockIf(ctx, of, blocks)
 	return done.Retried, err
 }
 
