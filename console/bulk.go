@@ -75,6 +75,13 @@ func askJobs(act operator.OperationAct) func(*visit) (confirmation, error) {
 		if err != nil {
 			return c, err
 		}
+		if len(f.statuses) > 0 && len(possible(act, f.statuses)) == 0 {
+			return c, refusal{
+				http.StatusConflict, "Nothing to " + string(act),
+				"That is possible for jobs that are " + eitherOf(act.Possible()) + ", and the search is for those that are " +
+					eitherOf(f.statuses) + ".",
+			}
+		}
 		c = confirmation{back: link("operations"), crumb: "Jobs", reason: true, many: true}
 		if v.r.Method == http.MethodPost {
 			return c, nil
@@ -136,8 +143,8 @@ func (v *visit) sampleOf(act operator.OperationAct, of operator.OpenFilter) ([]o
 		Kind: of.Kind, Queue: of.Queue, Key: of.Key, Tenant: of.Tenant, Statuses: act.Possible(),
 		CreatedSince: of.CreatedSince, CreatedUntil: of.CreatedUntil, Limit: sampleSize,
 	}
-	if some := possible(act, of.Statuses); len(some) > 0 {
-		f.Statuses = some
+	if len(of.Statuses) > 0 {
+		f.Statuses = possible(act, of.Statuses)
 	}
 	page, err := v.operator.Page(v.ctx(), f)
 	return page.Jobs, err
@@ -257,6 +264,19 @@ func possible(act operator.OperationAct, statuses []outbox.Status) (some []outbo
 		}
 	}
 	return some
+}
+
+// eitherOf returns statuses for prose: created, pending or blocked.
+func eitherOf(statuses []outbox.Status) string {
+	words := make([]string, len(statuses))
+	for i, s := range statuses {
+		words[i] = string(s)
+	}
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
 // absolute returns an instant in a form that does not depend on when it is read.

@@ -142,3 +142,29 @@ func TestTheNumberOfManyJobsIsTyped(t *testing.T) {
 	r.exec(`DELETE FROM outbox.jobs WHERE id IN (SELECT id FROM outbox.jobs LIMIT 1)`)
 	r.get("jobs-cancel?kind=k").is(200).hasNot("Type 1")
 }
+
+// Of a search for jobs on which an act is not possible there is nothing to confirm, and no command, which would act on
+// others.
+func TestAnActOnNothingHasNoCommand(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": tenantA} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			waits := r.enqueue("k", `{}`, outbox.Options{Tenant: tenant})
+			for page, says := range map[string]string{
+				"jobs-cancel?status=succeeded":                  "Nothing to cancel",
+				"jobs-cancel?status=succeeded&status=dismissed": "those that are succeeded or dismissed",
+				"jobs-release?kind=k&status=pending":            "Nothing to release",
+				"jobs-retry?status=running":                     "jobs that are pending or retrying",
+				"jobs-edit?status=running&set_priority=1":       "Nothing to edit",
+			} {
+				r.get(page+"&tenant="+tenant.String()).is(409).has(says).hasNot("posthaste operations", "--all", waits.String()[:8])
+			}
+			form := r.get("jobs-cancel?status=pending&status=succeeded").is(200).has("--status pending").hasNot("--all").fieldsOf()
+			form.Set("status", "succeeded")
+			form.Set("reason", "x")
+			r.post("jobs-cancel", form).is(409).has("Nothing to cancel")
+		})
+	}
+}
