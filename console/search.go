@@ -290,7 +290,7 @@ func (f search) has(s outbox.Status) bool { return slices.Contains(f.statuses, s
 // command returns the command line with the same query.
 func (f search) command() string {
 	flags := map[string]string{
-		"kind": "--kind", "queue": "--queue", "status": "--status", "key": "--key",
+		"kind": "--kind", "queue": "--queue", "status": "--status", "key": "--key", "tenant": "--tenant",
 		"error": "--fingerprint", "parent": "--parent", "payload": "--contains", "since": "--created-since", "until": "--created-until",
 	}
 	line := "posthaste jobs list"

@@ -1,6 +1,8 @@
 package console
 
 import (
+	"cmp"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,4 +45,23 @@ func TestASearchIsReadAsItIsWritten(t *testing.T) {
 			t.Fatalf("%+v is written %s, which is %+v, %v", f, f.text(), again, err)
 		}
 	})
+}
+
+// The command below a list has all of its conditions: without one it would list, or act on, others.
+func TestTheCommandHasEveryConditionOfTheSearch(t *testing.T) {
+	t.Parallel()
+	id := outbox.NewID().String()
+	values := map[string]string{"status": "dead", "tenant": id, "parent": id, "since": "2h", "until": "2026-01-31T09:00:00Z"}
+	flags := map[string]string{"error": "fingerprint", "payload": "contains", "since": "created-since", "until": "created-until"}
+	for _, page := range []string{"", "live"} {
+		for _, name := range names {
+			f, value := search{page: page}, cmp.Or(values[name], "a b")
+			if err := f.set(name, value, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			if line, want := f.command(), " --"+cmp.Or(flags[name], name)+" "+shellQuoted(value); !strings.HasSuffix(line, want) {
+				t.Errorf("%s: the command is %s, want one that ends with %s", name, line, want)
+			}
+		}
+	}
 }
