@@ -90,7 +90,7 @@ func (in *auditInput) operators(ctx context.Context) (f operator.AuditFilter, er
 		return f, err
 	}
 	if in.JobID != "" {
-		if f.JobID, err = outbox.ParseID(in.JobID); err != nil {
+		if f.JobID, err = outbox.ParseID(in.JobID); err != nil || f.JobID.IsZero() { // zero would mean any
 			return f, invalidInput.because("", Fault{Parameter: "job_id", Detail: "is no id"})
 		}
 	}

@@ -56,7 +56,7 @@ func (f Filter) operators(ctx context.Context, place Fault) (of operator.Filter,
 		return of, forbidden.because("To search payloads takes the capability " + string(access.PayloadRead) + ".")
 	}
 	if f.Parent != "" {
-		if of.Parent, err = outbox.ParseID(f.Parent); err != nil {
+		if of.Parent, err = outbox.ParseID(f.Parent); err != nil || of.Parent.IsZero() { // zero would mean any
 			at := Fault{Parameter: "parent", Detail: "is no id"}
 			if place.Pointer != "" {
 				at = Fault{Pointer: "#/filter/parent", Detail: at.Detail}

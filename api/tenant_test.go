@@ -96,3 +96,15 @@ func TestActsAreOnATenant(t *testing.T) {
 		t.Errorf("of A it is %s, of B %s; want only B's dismissed", a, b)
 	}
 }
+
+// The zero id means any to the operator: nobody gets what belongs to any job by naming none.
+func TestTheZeroIDIsNoJob(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, who := range []string{"root", "operator-a"} {
+		for _, path := range []string{"/audit?job_id=", "/jobs?parent="} {
+			r.as(who).get(path+outbox.ID{}.String()).problem(422, "invalid_input")
+			r.as(who).get(path+outbox.NewID().String()).want(200, nil)
+		}
+	}
+}

@@ -56,9 +56,7 @@ func (p *program) listAudit(ctx context.Context, c *cli.Command) error {
 			wrong = errors.Join(wrong, fmt.Errorf("--before is %q: want an act's id", text))
 		}
 	}
-	for flag, to := range map[string]*outbox.ID{"job": &f.JobID, "tenant": &f.Tenant} {
-		wrong = errors.Join(wrong, readID(c, flag, to))
-	}
+	wrong = errors.Join(wrong, readID(c, "job", &f.JobID), readTenant(c, &f.Tenant))
 	for flag, to := range map[string]*time.Time{"since": &f.Since, "until": &f.Until} {
 		wrong = errors.Join(wrong, readMoment(c, flag, to))
 	}

@@ -99,20 +99,21 @@ func letterFilter(c *cli.Command) (operator.DeadLetterFilter, error) {
 	return f, errors.Join(errs...)
 }
 
-// readTenant refuses the id that means any tenant where one must be named.
-func readTenant(c *cli.Command, to *outbox.ID) error {
-	err := readID(c, "tenant", to)
-	if err == nil && c.String("tenant") != "" && to.IsZero() {
-		err = fmt.Errorf("--tenant: %s is no tenant's id", to)
-	}
-	return err
-}
+func readTenant(c *cli.Command, to *outbox.ID) error { return readIDOf(c, "tenant", "tenant's id", to) }
 
-func readID(c *cli.Command, flag string, to *outbox.ID) (err error) {
-	if v := c.String(flag); v != "" {
-		if *to, err = outbox.ParseID(v); err != nil {
-			return fmt.Errorf("--%s: %w", flag, err)
-		}
+func readID(c *cli.Command, flag string, to *outbox.ID) error { return readIDOf(c, flag, "id", to) }
+
+// readIDOf reads an id. It refuses the zero id, which means any, or none, to those who get it: a flag names one.
+func readIDOf(c *cli.Command, flag, what string, to *outbox.ID) (err error) {
+	v := c.String(flag)
+	if v == "" {
+		return nil
+	}
+	if *to, err = outbox.ParseID(v); err != nil {
+		return fmt.Errorf("--%s: %w", flag, err)
+	}
+	if to.IsZero() {
+		return fmt.Errorf("--%s: %s is no %s", flag, to, what)
 	}
 	return nil
 }

@@ -165,6 +165,15 @@ func TestMistakesAreExitStatus2(t *testing.T) {
 		"tokens create a -c jobs.read --tenant=": "--tenant is empty",
 
 		"enqueue a --tenant 00000000-0000-0000-0000-000000000000": "no tenant's id",
+
+		// The zero id means any to those who get it.
+		"audit --tenant 00000000-0000-0000-0000-000000000000":           "no tenant's id",
+		"audit --job 00000000-0000-0000-0000-000000000000":              "--job: 00000000-0000-0000-0000-000000000000 is no id",
+		"jobs list --parent 00000000-0000-0000-0000-000000000000":       "--parent: 00000000-0000-0000-0000-000000000000 is no id",
+		"jobs list --before 00000000-0000-0000-0000-000000000000":       "--before",
+		"dlq list --before 00000000-0000-0000-0000-000000000000":        "--before",
+		"operations list --before 00000000-0000-0000-0000-000000000000": "--before",
+		"publish a {} --id 00000000-0000-0000-0000-000000000000":        "--id",
 	} {
 		t.Run(line, func(t *testing.T) {
 			r := posthaste(t, nil, "", strings.Fields(line)...)
