@@ -79,7 +79,7 @@ func (p *program) replayLetters(ctx context.Context, c *cli.Command) error {
 	return p.actOnLetters(ctx, c, "replay", which,
 		func(ctx context.Context, o letterActs, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
 			return o.ReplayDeadLetters(ctx, f, rate)
-		}, letterActs.Retry)
+		}, retryAct)
 }
 
 func (p *program) dismissLetters(ctx context.Context, c *cli.Command) error {
@@ -90,7 +90,7 @@ func (p *program) dismissLetters(ctx context.Context, c *cli.Command) error {
 	return p.actOnLetters(ctx, c, "dismiss", which,
 		func(ctx context.Context, o letterActs, f operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error] {
 			return o.DismissDeadLetters(ctx, f)
-		}, letterActs.Dismiss)
+		}, dismissAct)
 }
 
 func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letters) error {
@@ -135,7 +135,6 @@ func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letter
 
 type (
 	actOnAll func(context.Context, letterActs, operator.DeadLetterFilter) iter.Seq2[operator.BulkProgress, error]
-	actOnOne func(letterActs, context.Context, outbox.ID) error
 
 	letterActs interface {
 		jobActs
@@ -158,7 +157,7 @@ var (
 // actOnLetters acts on the dead letters that were named or filtered. With a filter, these are the ones that exist when
 // they are counted, so that nobody confirms less than what happens.
 func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string, which letters, all actOnAll,
-	one actOnOne,
+	one jobAct,
 ) error {
 	return operate(ctx, p, c, func(ctx context.Context, o letterActs) error {
 		if len(which.ids) > 0 {
@@ -205,7 +204,7 @@ func (p *program) dryRun(verb string, n int64) error {
 
 // actOnEach acts on the jobs that were named. A failure does not keep it from the other jobs.
 func (p *program) actOnEach(ctx context.Context, c *cli.Command, o letterActs, verb string, ids []outbox.ID,
-	act actOnOne,
+	a jobAct,
 ) error {
 	if c.Bool("dry-run") {
 		return p.onEach(ids, "would "+verb+" ", func(id outbox.ID) error {
@@ -223,7 +222,21 @@ func (p *program) actOnEach(ctx context.Context, c *cli.Command, o letterActs, v
 		if err := wantDeadLetter(ctx, o, verb, id); err != nil {
 			return err
 		}
-		return act(o, ctx, id)
+		// It may have been retried since that look.
+		if to, ok := o.(*operator.Operator); ok {
+			_, err := a.do(to.Only(deadLetters...), ctx, id)
+			if moved, is := errors.AsType[*operator.StatusError](err); is {
+				moved.Act = verb // rather than retry
+			}
+			return err
+		}
+		done, err := o.(*remote).onDeadLetter(ctx, a, id) // the other letterActs
+		if !done && err == nil {
+			if err = wantDeadLetter(ctx, o, verb, id); err == nil {
+				err = fmt.Errorf("%s job %s: %w", verb, id, operator.ErrPastDeadline)
+			}
+		}
+		return err
 	})
 }
 

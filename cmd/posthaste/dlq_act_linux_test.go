@@ -182,3 +182,44 @@ func TestAYesIsToTheLettersThatBlockTheKey(t *testing.T) {
 		}
 	}
 }
+
+// A letter that somebody retries after the look at it, and before the act, is no dead letter any more.
+func TestAnActOnALetterKeepsToDeadLetters(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	for name, way := range map[string]env{"directly": direct, "through the API": through} {
+		for _, act := range []string{"replay", "dismiss"} {
+			kind := name[:4] + "-" + act
+			ids := dead(t, db, kind, 2)
+			id := ids[0]
+			tx, err := db.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+			if _, err := tx.Exec(t.Context(), `UPDATE outbox.jobs SET status = 'pending', epoch = epoch + 1, attempt = 0, failed_at = NULL WHERE id = $1`, id); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan ran, 1)
+			go func() { done <- posthaste(t, way, "", "dlq", act, id) }()
+			awaitLocks(t, db, true)
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if r := <-done; r.code != exitFailed || r.out != "" || !strings.Contains(r.errOut, act+" job "+id+": it is pending") {
+				t.Errorf("%s, %s: %+v, want a refusal", name, act, r)
+			}
+			if acts := rows(t, direct, "audit", "--job", id); len(acts) != 0 {
+				t.Errorf("%s, %s: the audit has %v", name, act, acts)
+			}
+			if out := ok(t, way, "dlq", act, ids[1]); out != ids[1]+"\n" {
+				t.Errorf("%s, %s: of a dead letter it says %q", name, act, out)
+			}
+			late := dead(t, db, kind, 1)[0]
+			sqlExec(t, db, `UPDATE outbox.jobs SET deadline = now() - interval '1 second' WHERE id = $1`, late)
+			if r := posthaste(t, way, "", "dlq", act, late); act == "replay" && (r.code != exitFailed || !strings.Contains(r.errOut, "deadline has passed")) || act == "dismiss" && r.code != exitOK {
+				t.Errorf("%s, %s of one past its deadline: %+v", name, act, r)
+			}
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -215,20 +216,30 @@ func (a jobAct) inParts(ctx context.Context, o jobActs, ids []outbox.ID, request
 ) iter.Seq2[operator.BulkProgress, error] {
 	return func(yield func(operator.BulkProgress, error) bool) {
 		progress := operator.BulkProgress{Matched: int64(len(ids))}
+		var locked []string
 		for part := range slices.Chunk(ids, actPart) {
 			done, err := do(ctx, o, part)
 			progress.Done += int64(done.done)
-			progress.Passed += int64(done.passed)
+			progress.Passed += int64(done.passed + len(done.locked))
 			*requested += done.requested
+			if locked = append(locked, done.locked...); err != nil {
+				err = errors.Join(lockedOut(a.name, locked), err)
+			}
 			if !yield(progress, err) || err != nil {
 				return
 			}
+		}
+		if len(locked) > 0 { // which keeps it from no other job
+			yield(progress, lockedOut(a.name, locked))
 		}
 	}
 }
 
 // partDone is the result of an act on some jobs; requested ones count as done, too.
-type partDone struct{ done, requested, passed int }
+type partDone struct {
+	done, requested, passed int
+	locked                  []string // ids of jobs that another transaction has locked: nothing was done
+}
 
 // wouldDoPart counts what onPart would do.
 func (a jobAct) wouldDoPart(ctx context.Context, o jobActs, ids []outbox.ID) (d partDone, err error) {
@@ -261,6 +272,8 @@ func (a jobAct) onPart(ctx context.Context, o jobActs, ids []outbox.ID) (d partD
 			d.done++
 		case conflict, errors.Is(err, operator.ErrNotFound), errors.Is(err, operator.ErrPastDeadline):
 			d.passed++
+		case pgsession.IsLockedOut(err):
+			d.locked = append(d.locked, id.String())
 		default:
 			return d, err
 		}

@@ -200,3 +200,34 @@ func awaitLocks(t *testing.T, db *pgxpool.Pool, wanted bool) {
 		}
 	}
 }
+
+// On a job that another transaction has locked nothing was done: it is named, and keeps the act from no other job.
+func TestAJobThatIsLockedIsNamedAndLeft(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": outbox.NewID()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, direct, through := ways(t)
+			sqlExec(t, db, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET lock_timeout = 300', current_database()); END $$`)
+			db.Reset() // those that are open keep their own
+			for way, e := range map[string]env{"directly": direct, "through the API": through} {
+				kind := "k-" + way[:4]
+				ids := stored(t, db, 2*actPart, kind, outbox.Options{Tenant: tenant})
+				locked := ids[len(ids)-1] // the newest is the first
+				tx, err := db.Begin(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+				if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.jobs WHERE id = $1 FOR UPDATE`, locked); err != nil {
+					t.Fatal(err)
+				}
+				r := posthaste(t, e, "", "jobs", "cancel", "--kind", kind, "--tenant", tenant.String(), "--yes")
+				if want := fmt.Sprintf("cancel: %d done, 1 passed over\n", 2*actPart-1); r.code != exitFailed || r.out != want ||
+					!strings.Contains(r.errOut, "cancel job "+locked+": another transaction has locked it: nothing was done") || strings.Contains(r.errOut, "not known") {
+					t.Errorf("%s: %+v, want the locked job named, and %q", way, r, want)
+				}
+			}
+		})
+	}
+}

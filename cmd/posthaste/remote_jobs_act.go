@@ -83,6 +83,8 @@ func (r *remote) actOnSome(ctx context.Context, act string, ids []outbox.ID, dry
 				d.done++
 			case client.CodeJobNotFound, client.CodeJobStatusConflict:
 				d.passed++
+			case client.CodeRowLocked:
+				d.locked = append(d.locked, job.ID)
 			default:
 				unknown = append(unknown, job)
 			}
@@ -96,13 +98,32 @@ func (r *remote) actOnSome(ctx context.Context, act string, ids []outbox.ID, dry
 
 // notKnown returns nil for no jobs, and names the first few of many.
 func notKnown(act string, jobs []client.Outcome) error {
+	return firstFew(jobs, func(job client.Outcome) error {
+		return fmt.Errorf("%s job %s: %s: whether it was done is not known", act, job.ID, job.Code)
+	})
+}
+
+// lockedOut does the same for jobs on which nothing was done, because another transaction had locked them.
+func lockedOut(act string, ids []string) error {
+	return firstFew(ids, func(id string) error {
+		return fmt.Errorf("%s job %s: another transaction has locked it: nothing was done", act, id)
+	})
+}
+
+func firstFew[T any](jobs []T, say func(T) error) error {
 	const named = 5
 	var errs []error
 	for _, job := range jobs[:min(named, len(jobs))] {
-		errs = append(errs, fmt.Errorf("%s job %s: %s: whether it was done is not known", act, job.ID, job.Code))
+		errs = append(errs, say(job))
 	}
 	if more := len(jobs) - named; more > 0 {
 		errs = append(errs, fmt.Errorf("and so of %d more", more))
 	}
 	return errors.Join(errs...)
+}
+
+// onDeadLetter acts on a job if it is a dead letter when its turn comes, and reports whether it was.
+func (r *remote) onDeadLetter(ctx context.Context, a jobAct, id outbox.ID) (done bool, err error) {
+	d, err := r.only(deadLetters).actOnSome(ctx, a.name, []outbox.ID{id}, false)
+	return d.done > 0, errors.Join(err, lockedOut(a.name, d.locked))
 }
