@@ -336,3 +336,36 @@ func TestAKeyIsFoundByItsName(t *testing.T) {
 		op.post(path+"/unblock", "").want(200, nil)
 	}
 }
+
+// A payload that the API sets is JSON, and is checked by its kind's schema, whatever the schedule had before.
+func TestAPayloadOfAScheduleIsJSON(t *testing.T) {
+	t.Parallel()
+	r := withKinds(t)
+	for who, path := range map[string]string{"operator-a": "/schedules", "root": "/schedules"} {
+		op := r.as(who)
+		op.post(path, `{"name":"s","kind":"receipt.send","payload":{"orderId":7,"to":"ada@example.org"},"everySeconds":60}`).want(200, nil)
+		tenant := tenantA
+		if who == "root" {
+			tenant = outbox.RootTenant
+		}
+		if _, err := r.db.Exec(t.Context(), `UPDATE outbox.schedules SET content_type = 'application/x-protobuf', payload = '\x0801' WHERE tenant_id = $1`, tenant); err != nil {
+			t.Fatal(err)
+		}
+		stored := func() (contentType string) {
+			t.Helper()
+			if err := r.db.QueryRow(t.Context(), `SELECT content_type FROM outbox.schedules WHERE tenant_id = $1`, tenant).Scan(&contentType); err != nil {
+				t.Fatal(err)
+			}
+			return contentType
+		}
+		op.post(path+"/s/change", `{"payload":{"orderId":"7","to":"ada"}}`).problem(422, "invalid_input")
+		op.post(path+"/s/change", `{"priority":3}`).want(200, nil)
+		if got := stored(); got != "application/x-protobuf" {
+			t.Errorf("%s: after another change the content type is %s", who, got)
+		}
+		op.post(path+"/s/change", `{"payload":{"orderId":8,"to":"ada@example.org"}}`).want(200, nil)
+		if got := stored(); got != "application/json" {
+			t.Errorf("%s: the content type is %s, want that of the payload", who, got)
+		}
+	}
+}

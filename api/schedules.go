@@ -105,6 +105,9 @@ func (s *server) edit(ctx context.Context, f ScheduleFields) (schedule.Edit, *Pr
 		ParkAfter: secondsOrNil(f.ParkAfterSeconds), OnLapse: as[outbox.LapsePolicy](f.OnLapse),
 		Caller: outbox.Caller{Service: caller.Service, User: caller.User}, Check: once(s.checker(ctx)),
 	}
+	if e.Payload != nil { // the stored one may be of another type, which nothing checks
+		e.ContentType = new("application/json")
+	}
 	if f.BackoffSeconds != nil {
 		e.Backoff = append(outbox.Backoff{}, backoff(f.BackoffSeconds)...)
 	}

@@ -200,7 +200,9 @@ func unset(e *schedule.Edit, flag string) error {
 	case "queue":
 		e.Queue = new("")
 	case "payload":
-		e.Payload = []byte("{}")
+		if e.Payload = []byte("{}"); e.ContentType == nil {
+			e.ContentType = new("")
+		}
 	case "backoff":
 		e.Backoff = outbox.Backoff{}
 	case "header":
@@ -255,9 +257,13 @@ func (r *remote) CreateSchedule(ctx context.Context, s operator.NewSchedule) (ti
 func (r *remote) ChangeSchedule(ctx context.Context, tenant outbox.ID, name string,
 	e operator.ScheduleEdit,
 ) (time.Time, error) {
-	fields, err := fieldsOf(e.(schedule.Edit)) // changeScheduleCommand
+	edit := e.(schedule.Edit) // changeScheduleCommand
+	fields, err := fieldsOf(edit)
 	if err != nil {
 		return time.Time{}, err
+	}
+	if edit.ContentType != nil && edit.Payload == nil {
+		return time.Time{}, usagef("--content-type: the API sets it with a payload only")
 	}
 	ctx, cancel := patient(ctx)
 	defer cancel()

@@ -36,6 +36,10 @@ func TestSchedulesCreateChange(t *testing.T) {
 		if r := posthaste(t, way, "", "schedules", "create", name, "--kind", "mail", "--every", "1h"); r.code != exitFailed {
 			t.Errorf("create of one that is there: %+v", r)
 		}
+		r := posthaste(t, way, "", "schedules", "change", name, "--content-type", "application/json")
+		if want := name == "direct"; (r.code == exitOK) != want || !want && (r.code != exitUsage || !strings.Contains(r.errOut, "--content-type")) {
+			t.Errorf("%s: a content type without a payload: %+v", name, r)
+		}
 		if r := posthaste(t, way, "", "schedules", "change", "none", "--priority", "1"); r.code != exitFailed {
 			t.Errorf("change of none: %+v", r)
 		}
