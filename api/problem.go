@@ -107,6 +107,7 @@ var (
 	scheduleExists    = code{"schedule_exists", http.StatusConflict, "There is a schedule of the name"}
 	scheduleDeclared  = code{"schedule_declared", http.StatusConflict, "A program declares the schedule"}
 	tooManyOperations = code{"too_many_operations", http.StatusConflict, "Too many operations are not finished"}
+	oldTransaction    = code{"old_transaction", http.StatusConflict, "The jobs cannot be counted just now"}
 	blocksChanged     = code{"blocks_changed", http.StatusConflict, "Other dead letters block the key"}
 	eventNotWaiting   = code{"event_not_waiting", http.StatusConflict, "The event does not wait for the sink"}
 	nothingToReplay   = code{"nothing_to_replay", http.StatusConflict, "Nothing is meant"}
@@ -131,7 +132,7 @@ var (
 var problemCodes = []code{
 	malformed, invalidInput, unauthenticated, forbidden, jobNotFound, keyNotFound, scheduleNotFound, sinkNotFound,
 	replayNotFound, operationNotFound, routeNotFound, methodNotAllowed, requestTimeout,
-	jobStatusConflict, scheduleExists, scheduleDeclared, tooManyOperations, blocksChanged,
+	jobStatusConflict, scheduleExists, scheduleDeclared, tooManyOperations, oldTransaction, blocksChanged,
 	eventNotWaiting, nothingToReplay, jobNotFinished, keyBusy, rowLocked, keyFull, bodyTooLarge, mediaType, rateLimited, overloaded, clientGone,
 	internalError, unavailable, timedOut,
 }
@@ -258,6 +259,9 @@ func problemOf(err error) *Problem {
 		return operationNotFound.because("There is none of the id, or it is not visible to this tenant.")
 	case errors.Is(err, operator.ErrTooManyOperations):
 		return tooManyOperations.because("At most 100 may be under way, and 1 000 unfinished: wait for one to end.").after(10)
+	case errors.Is(err, operator.ErrOldWriter):
+		return oldTransaction.because("A transaction has been open for so long that too many others have begun since: " +
+			"try again when it has ended.").after(60)
 	case errors.Is(err, operator.ErrBlocksChanged):
 		return blocksChanged.because("One has run, was acted on or has come since blocks was read.")
 	case errors.Is(err, operator.ErrNothingToReplay):
@@ -321,7 +325,6 @@ var wireNames = map[string]string{
 	"Options.Key.OnDeath":  "onDeath", "Options.Key.ParkAfter": "parkAfterSeconds", "Options.Key.OnLapse": "onLapse",
 	"Options.Key.MaxQueued": "maxQueued",
 	"Options.Key.WhenFull":  "whenFull", "payload": "payload", "OpenFilter.AsOf": "jobs/asOf",
-	"OpenFilter": "jobs",
 	"name": "name", "expression": "cron", "expression.minute": "cron", "expression.hour": "cron",
 	"expression.day-of-month": "cron",
 	"expression.month":        "cron", "expression.day-of-week": "cron", "zone": "timeZone", "interval": "everySeconds",

@@ -41,6 +41,7 @@ func TestAProblemSaysWhetherToAskAgain(t *testing.T) {
 		{afterAct(operator.ErrNotFound), "/jobs/{id}/retry", "not exist", 0, "done"},
 		{&lookAfterStore{&pgconn.ConnectError{}}, "/jobs", "same idempotency key", 0, "unknown"},
 		{operator.ErrNotFound, "/jobs/{id}/retry", "not exist", 0, "none"},
+		{fmt.Errorf("count: %w", operator.ErrOldWriter), "/operations", "try again when it has ended.", 60, "none"},
 		{io.ErrShortWrite, "/jobs/{id}/retry", "", 0, "unknown"},
 		{io.ErrShortWrite, "GET /jobs", "", 0, "none"},
 		{context.DeadlineExceeded, "/jobs", "same idempotency key", 0, "unknown"},

@@ -31,6 +31,7 @@ const (
 	CodeScheduleExists       Code = "schedule_exists"
 	CodeScheduleDeclared     Code = "schedule_declared"
 	CodeTooManyOperations    Code = "too_many_operations"
+	CodeOldTransaction       Code = "old_transaction"
 	CodeBlocksChanged        Code = "blocks_changed"
 	CodeEventNotWaiting      Code = "event_not_waiting"
 	CodeNothingToReplay      Code = "nothing_to_replay"

@@ -74,6 +74,12 @@ func refusalOf(err error) refusal {
 			http.StatusConflict, "Too many operations are not finished",
 			"At most 100 may be under way, and 1 000 unfinished. Wait for one to end, or stop or resume one. Nothing was done.",
 		}
+	case errors.Is(err, operator.ErrOldWriter):
+		return refusal{
+			http.StatusConflict, "The jobs cannot be counted just now",
+			"A transaction has been writing for so long that too many others have begun since. " +
+				"Try again when it has ended: “posthaste doctor” names it. Nothing was done.",
+		}
 	case errors.Is(err, operator.ErrSinkNotFound):
 		return refusal{
 			http.StatusNotFound, "There is no such sink",

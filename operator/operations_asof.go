@@ -2,13 +2,13 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -75,7 +75,7 @@ func (o *Operator) asOfNow(ctx context.Context) (as asOf, err error) {
 		return as, fmt.Errorf("read the next transaction: %w", err)
 	}
 	if next-first > maxAskedAbout {
-		return as, errOldWriter
+		return as, ErrOldWriter
 	}
 	unsettled, err := o.db.ListUnsettled(ctx, sqlgen.ListUnsettledParams{
 		Open: []int64{}, First: first, Last: next - 1, MaxRows: maxUnsettled + 1,
@@ -84,16 +84,16 @@ func (o *Operator) asOfNow(ctx context.Context) (as asOf, err error) {
 		return as, fmt.Errorf("list uncommitted transactions: %w", err)
 	}
 	if len(unsettled) > maxUnsettled {
-		return as, errOldWriter
+		return as, ErrOldWriter
 	}
 	as.snapshot = snapshotText(first, next, unsettled)
 	return as, nil
 }
 
-// errOldWriter refuses a count: a snapshot that left out uncommitted transactions would let an operation act on jobs
-// that were not counted.
-var errOldWriter = invalid.Field("OpenFilter", "cannot be counted: a transaction has been writing for so long that too "+
-	"many others have begun since, or were rolled back; end it, or try again when it has ended")
+// ErrOldWriter reports that open jobs cannot be counted now. A snapshot that left out uncommitted transactions would
+// let an operation act on jobs that were not counted.
+var ErrOldWriter = errors.New("a transaction has been writing for so long that too many others have begun since, or " +
+	"were rolled back; end it, or try again when it has ended")
 
 func snapshotText(first, next int64, unsettled []int64) string {
 	text := fmt.Appendf(nil, "%d:%d:", first, next)

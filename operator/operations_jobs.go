@@ -170,8 +170,8 @@ func (f OpenFilter) params(act OperationAct) []any {
 // MatchOpenJobs counts the open jobs that an act of an operation would affect, and returns in AsOf the moment of the
 // count. With it in the filter, [Operator.StartOperation] acts on the jobs that were counted, and skips those that have
 // come since, and those that have changed: a person who confirms a number of jobs confirms these. It does not count
-// what has not committed. It refuses, with an [outbox.InvalidError], to count while a transaction has been writing for
-// so long that the state of all others that have begun since cannot be stored.
+// what has not committed. It returns [ErrOldWriter] while a transaction has been writing for so long that the state of
+// all others that have begun since cannot be stored.
 func (o *Operator) MatchOpenJobs(ctx context.Context, act OperationAct, f OpenFilter) (OpenMatch, error) {
 	if !act.OnOpenJobs() {
 		return OpenMatch{}, invalid.Field("NewOperation.Act", "is %q, which is no act on open jobs", act)
