@@ -25,7 +25,7 @@ const mostSelected = 100
 const onSelected = "id from " + onJobs + " error payload parent"
 
 // actedParams are the parameters by which a list reports what has become of them.
-const actedParams = " acted of request"
+const actedParams = " acted of refused ended request"
 
 // selectedActs returns the acts on jobs that were selected from a list, if its statuses allow any, with the first one
 // that the viewer may do at the front; nil if there is none.
@@ -155,8 +155,9 @@ func askSelected(verb string, words func(operator.Job, *confirmation) error) fun
 // eachAct limits an act on one of the jobs, because a handler's transaction may lock its row for long.
 const eachAct = time.Second
 
-// doSelected acts on each of the jobs while it is as it was previewed, as far as the viewer may see them. A failed act
-// does not keep it from the other jobs.
+// doSelected acts on each of the jobs while it is as it was previewed, as far as the viewer may see them. A job that
+// has moved, or on which the database refuses the act, does not keep it from the other jobs. Any other error ends it;
+// if something is done by then, the next page says so.
 func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) func(*visit, *operator.Operator) error {
 	return func(v *visit, o *operator.Operator) error {
 		ids, err := v.selected()
@@ -189,7 +190,12 @@ func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) f
 			case err == nil:
 				v.acted.done++
 			case passedBy(err) && v.ctx().Err() == nil:
-			case v.acted.done > 0: // the next page shows how many
+			case pgsession.IsRefusal(err):
+				v.log(refusalOf(err), err)
+				v.acted.refused++
+			case v.acted.done > 0:
+				v.log(refusalOf(err), err)
+				v.acted.ended = len(found) - i
 				return nil
 			default:
 				return err
@@ -218,12 +224,23 @@ func (v *visit) find(ids []outbox.ID) ([]operator.Job, error) {
 // acted is the result of an act on selected jobs.
 type acted struct {
 	done, of int
+	refused  int    // of which the database has refused the act
+	ended    int    // that were not tried, or of which the first has failed, because of an error that ended it
 	request  string // of the acts in the audit
 }
 
+// passed returns the number of the jobs that something else kept from being acted on.
+func (a acted) passed() int { return a.of - a.done - a.refused - a.ended }
+
 // at returns the URL of a page that reports it.
 func (a acted) at(page templ.SafeURL) templ.SafeURL {
-	q := url.Values{"acted": {strconv.Itoa(a.done)}, "of": {strconv.Itoa(a.of)}, "request": {a.request}}.Encode()
+	values := url.Values{"acted": {strconv.Itoa(a.done)}, "of": {strconv.Itoa(a.of)}, "request": {a.request}}
+	for name, n := range map[string]int{"refused": a.refused, "ended": a.ended} {
+		if n > 0 {
+			values.Set(name, strconv.Itoa(n))
+		}
+	}
+	q := values.Encode()
 	if strings.Contains(string(page), "?") {
 		return page + templ.SafeURL("&"+q)
 	}
@@ -232,12 +249,22 @@ func (a acted) at(page templ.SafeURL) templ.SafeURL {
 
 // justActed returns the result given by the parameters.
 func (v *visit) justActed() (a acted) {
-	done, err := strconv.Atoi(v.param("acted"))
-	of, bad := strconv.Atoi(v.param("of"))
-	if err != nil || bad != nil || done < 0 || done > of || of > mostSelected {
+	a.request = v.param("request")
+	for name, to := range map[string]*int{"acted": &a.done, "of": &a.of, "refused": &a.refused, "ended": &a.ended} {
+		text := v.param(name)
+		if text == "" && (name == "refused" || name == "ended") {
+			continue
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 || n > mostSelected {
+			return acted{}
+		}
+		*to = n
+	}
+	if a.passed() < 0 {
 		return acted{}
 	}
-	return acted{done, of, v.param("request")}
+	return a
 }
 
 // link returns the URL of the part of the audit that contains it.

@@ -195,3 +195,45 @@ func TestASelectedJobThatIsLockedIsPassedBy(t *testing.T) {
 	}
 	r.get(to).is(200).has("Done to 1 of 2 jobs")
 }
+
+// What the database refuses for one job keeps the others from nothing, and an error that ends the act is not put down
+// to the jobs.
+func TestAnErrorInTheMiddleOfASelectionIsSaid(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		tenant  outbox.ID
+		code    string
+		says    string
+		becomes [3]string
+	}{
+		"refused":                 {outbox.RootTenant, "P0001", "Done to 2 of 3 jobs. The database refused it for 1 job", [3]string{"cancelled", "pending", "cancelled"}},
+		"refused, another tenant": {tenantA, "P0001", "Done to 2 of 3 jobs. The database refused it for 1 job", [3]string{"cancelled", "pending", "cancelled"}},
+		"ended":                   {outbox.RootTenant, "XX000", "Done to 1 of 3 jobs. An error ended it before 2 jobs", [3]string{"cancelled", "pending", "pending"}},
+		"ended, another tenant":   {tenantA, "XX000", "Done to 1 of 3 jobs. An error ended it before 2 jobs", [3]string{"cancelled", "pending", "pending"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '` + c.code + `'; END $$`)
+			r.exec(`CREATE TRIGGER refuse BEFORE UPDATE OR DELETE ON outbox.jobs FOR EACH ROW WHEN (OLD.kind = 'bad') EXECUTE FUNCTION refuse()`)
+			form := url.Values{"reason": {"x"}}
+			var ids [3]outbox.ID
+			for i, kind := range []string{"good", "bad", "good"} {
+				ids[i] = r.enqueue(kind, `{}`, outbox.Options{Tenant: c.tenant})
+				form.Add("id", ids[i].String())
+				form.Add("while", r.seen(ids[i]))
+			}
+			to := r.post("selected-cancel", form).is(303).Header().Get("Location")
+			for i, want := range c.becomes {
+				if got := r.statusOf(ids[i]); got != want {
+					t.Errorf("job %d is %s, want %s", i, got, want)
+				}
+			}
+			r.get(to).is(200).has(c.says).hasNot("The others are locked")
+		})
+	}
+	r := newRig(t)
+	for _, not := range []string{"acted=1&of=2&refused=2", "acted=1&of=2&ended=x", "acted=1&of=2&refused=-1"} {
+		r.get("jobs?" + not).is(200).hasNot("Done to")
+	}
+}
