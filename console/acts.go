@@ -63,7 +63,7 @@ var acts = []act{
 		askLetters(operator.DismissLetters), doLetters(operator.DismissLetters),
 	},
 	{
-		"jobs-cancel", onJobs, "as_of rate once", needs(access.AdminRead, access.JobsCancel), "Cancel all",
+		"jobs-cancel", onJobs, "as_of rate once", needs(access.AdminRead, access.AdminMutate, access.JobsCancel), "Cancel all",
 		askJobs(operator.CancelJobs), doJobs(operator.CancelJobs),
 	},
 	{

@@ -1,9 +1,14 @@
 package console_test
 
 import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/console"
 )
 
@@ -63,8 +68,8 @@ var gates = map[string]string{
 	"POST selected-retry":   "admin.read admin.mutate",
 	"GET undo":              "admin.read admin.mutate",
 	"POST undo":             "admin.read admin.mutate",
-	"GET jobs-cancel":       "admin.read jobs.cancel",
-	"POST jobs-cancel":      "admin.read jobs.cancel",
+	"GET jobs-cancel":       "admin.read admin.mutate jobs.cancel",
+	"POST jobs-cancel":      "admin.read admin.mutate jobs.cancel",
 	"GET selected-cancel":   "admin.read jobs.cancel",
 	"POST selected-cancel":  "admin.read jobs.cancel",
 	"GET callback":          "anyone",
@@ -134,5 +139,60 @@ func TestTheTableIsWhatWasDecided(t *testing.T) {
 	}
 	if known != len(gates) {
 		t.Errorf("the table has %d rows, want %d", known, len(gates))
+	}
+}
+
+// sameAs is the route of the API that does the same as an act here, and what it takes beyond the route's capability.
+var sameAs = map[string][]string{
+	"job-retry": {"/jobs/{id}/retry"}, "job-cancel": {"/jobs/{id}/cancel"}, "job-release": {"/jobs/{id}/release"}, "job-dismiss": {"/jobs/{id}/dismiss"},
+	"job-edit-do":    {"/dead-letters/{id}/replay", "payload.read"},
+	"selected-retry": {"/jobs/retry"}, "selected-cancel": {"/jobs/cancel"}, "selected-release": {"/jobs/release"}, "selected-dismiss": {"/jobs/dismiss"},
+	"letters-replay": {"/operations"}, "letters-dismiss": {"/operations"},
+	"jobs-cancel": {"/operations", "jobs.cancel"}, "jobs-release": {"/operations"}, "jobs-retry": {"/operations"}, "jobs-edit": {"/operations"},
+	"operation-stop": {"/operations/{operation}/stop"}, "operation-resume": {"/operations/{operation}/resume"},
+	"key-unblock":    {"/keys/{queue}/{key}/unblock"},
+	"schedule-pause": {"/schedules/{name}/pause"}, "schedule-resume": {"/schedules/{name}/resume"}, "schedule-run": {"/schedules/{name}/run"},
+	"schedule-delete": {"/schedules/{name}/delete"},
+	"sink-pause":      {"/sinks/{sink}/pause"}, "sink-resume": {"/sinks/{sink}/resume"},
+	"queue-pause": {"/queues/{queue}/pause"}, "queue-resume": {"/queues/{queue}/resume"}, "queue-limits": {"/queues/{queue}/limits"},
+}
+
+// Nobody can do here what the API would refuse to the same token.
+func TestActsTakeWhatTheAPITakes(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../api/openapi.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var api struct {
+		Paths map[string]struct{ Post struct{ Description string } }
+	}
+	if err := json.Unmarshal(text, &api); err != nil {
+		t.Fatal(err)
+	}
+	capability, compared := regexp.MustCompile("capability `([a-z.]+)`"), 0
+	for _, row := range console.Table() {
+		same, ok := sameAs[row.Path]
+		if !ok || row.Method != "POST" {
+			continue
+		}
+		compared++
+		says := api.Paths[same[0]].Post.Description
+		found := capability.FindStringSubmatch(says)
+		if found == nil {
+			t.Errorf("%s is not in the API: %q", same[0], says)
+			continue
+		}
+		for _, c := range append(same[1:], found[1]) {
+			if !slices.Contains(row.Needs, access.Capability(c)) {
+				t.Errorf("%s takes %v, and the API's %s also %s", row.Path, row.Needs, same[0], c)
+			}
+		}
+		if strings.Contains(says, "of all tenants") && !row.Everything {
+			t.Errorf("%s does not take a login of all tenants, as the API's %s does", row.Path, same[0])
+		}
+	}
+	if compared != len(sameAs) {
+		t.Errorf("%d acts were compared, want %d", compared, len(sameAs))
 	}
 }
