@@ -61,6 +61,10 @@ func (v *visit) pace() pace {
 		return pace{}
 	}
 	p := paces[v.route.path]
+	// Revealing a payload is reading it, and the audit says so: a page does not do that by itself.
+	if v.param("reveal") != "" {
+		return pace{}
+	}
 	if v.route.path == "letters" && v.param("error") != "" {
 		p = pace{rows: true} // a letter that was replayed stays in its place, and shows that
 	}

@@ -84,3 +84,22 @@ func TestNothingIsRevealedUnrecorded(t *testing.T) {
 		r.get(page + id).is(503).has("accepts no writes").hasNot("hunter2")
 	}
 }
+
+// Only a person reveals: a page that shows all of a payload does not read itself again, which would be another reading.
+func TestARevealedPageIsReadOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, tenant := range []outbox.ID{outbox.RootTenant, tenantA} {
+		id := r.enqueue("greet", `{"password":"hunter2"}`, outbox.Options{Tenant: tenant}).String()
+		for page, again := range map[string]bool{
+			"job?id=" + id: true, "job?reveal=&id=" + id: true, "job?reveal=1&id=" + id: false, "job?reveal=1&whole=1&id=" + id: false,
+		} {
+			main, _, _ := strings.Cut(r.get(page).is(200).Body.String(), "</main>")
+			_, main, _ = strings.Cut(main, "<main ")
+			main, _, _ = strings.Cut(main, ">")
+			if strings.Contains(main, "data-change") != again || strings.Contains(main, "data-every") || strings.Contains(main, "data-rows") {
+				t.Errorf("%s: <main %s>; reads itself again: want %t", page, main, again)
+			}
+		}
+	}
+}
