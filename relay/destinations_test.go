@@ -68,10 +68,12 @@ func holdsUpNoOther(t *testing.T, code string, stops bool) {
 			func() string { return "the sink shows the code " + want })
 	}
 	away(code)
+	if n := len(sink.ofKey("k")); n != 0 {
+		t.Fatalf("%d messages of the key that waits are published", n)
+	}
 	waitFor(t, func() bool {
 		return ask[int](t, db, `SELECT coalesce(sum(upper(h) - lower(h)), 0) FROM outbox.sinks, unnest(holes) AS h`) == 2504
-	},
-		func() string { return "the cursor has holes where messages wait" })
+	}, func() string { return "the cursor has holes where messages wait" })
 
 	stop()
 	publish(t, db, "there", "other", "5")
