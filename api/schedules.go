@@ -75,7 +75,7 @@ type ScheduleFields struct {
 	Priority        *int              `json:"priority,omitempty" minimum:"-32768" maximum:"32767" nullable:"false"`
 	MaxAttempts     *int              `json:"maxAttempts,omitempty" minimum:"1" maximum:"32767" nullable:"false"`
 	TimeoutSeconds  *float64          `json:"timeoutSeconds,omitempty" minimum:"0" maximum:"3153600000" nullable:"false" doc:"Timeout of one attempt; 0 is the worker's"`
-	BackoffSeconds  []float64         `json:"backoffSeconds,omitempty" maxItems:"64" nullable:"false" doc:"As for a job; [] is the worker's back-off"`
+	BackoffSeconds  []float64         `json:"backoffSeconds,omitempty" maxItems:"64" nullable:"false" doc:"As for a job; [] is the worker's backoff"`
 	DeadlineSeconds *float64          `json:"deadlineSeconds,omitempty" minimum:"0" maximum:"3153600000" nullable:"false" doc:"A job expires this long after its tick; 0 is never"`
 	Hold            *bool             `json:"hold,omitempty" nullable:"false" doc:"Its jobs do not run before they are released"`
 	Streamed        *bool             `json:"streamed,omitempty" nullable:"false" doc:"Each change of its jobs is stored as an event"`

@@ -12,7 +12,7 @@ type Worker struct {
 	Present   bool           `json:"present" doc:"False if it has not been seen for two reporting intervals"`
 	Queues    map[string]int `json:"queues" nullable:"false" doc:"Queues, with the number of jobs of each that it runs at once"`
 	Kinds     []string       `json:"kinds" nullable:"false" doc:"Kinds with a handler"`
-	Hearing   bool           `json:"hearing" doc:"Whether it receives notifications; otherwise it polls"`
+	Hearing   bool           `json:"listening" doc:"Whether notifications reach it; otherwise it polls"`
 	Running   int64          `json:"running" doc:"Jobs whose leases it holds"`
 	StartedAt time.Time      `json:"startedAt"`
 	SeenAt    time.Time      `json:"seenAt"`

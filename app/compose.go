@@ -92,9 +92,9 @@ func (p *process) addListener(wake, wakeReaper, wakeScheduler listener.Signal) e
 	p.listener = l
 	p.components = append(p.components, &component{name: "listener", run: l.Run, look: func() State {
 		if !l.Listening() {
-			return State{State: stateDeaf, Detail: "no notifications arrive: jobs are found by polling"}
+			return State{State: stateNotListening, Detail: "no notifications arrive: jobs are found by polling"}
 		}
-		return State{State: stateHearing}
+		return State{State: stateListening}
 	}})
 	return nil
 }

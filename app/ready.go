@@ -15,7 +15,8 @@ type Report struct {
 
 // State is the state of one component. The database is up, down or read-only; the schema current, ahead, behind,
 // edited, too-new or unknown; dispatcher, reaper, scheduler and api are working, waiting (for the schema), degraded,
-// failing, failed, stopped, off, or (without any handler) idle; the listener is hearing, deaf, failed, stopped or off.
+// failing, failed, stopped, off, or (without any handler) idle; the listener is listening, not listening, failed,
+// stopped or off.
 type State struct {
 	State  string `json:"state"`
 	Detail string `json:"detail,omitempty"` // what is wrong, or what jobs wait for
@@ -37,16 +38,16 @@ const (
 
 // These are the states of the components.
 const (
-	stateWorking  = "working"
-	stateWaiting  = "waiting"
-	stateDegraded = "degraded" // works in part
-	stateFailing  = "failing"  // and retrying
-	stateFailed   = "failed"   // started again after a while
-	stateStopped  = "stopped"
-	stateHearing  = "hearing"
-	stateDeaf     = "deaf"
-	stateOff      = "off"
-	stateIdle     = "idle"
+	stateWorking      = "working"
+	stateWaiting      = "waiting"
+	stateDegraded     = "degraded" // works in part
+	stateFailing      = "failing"  // and retrying
+	stateFailed       = "failed"   // started again after a while
+	stateStopped      = "stopped"
+	stateListening    = "listening"
+	stateNotListening = "not listening"
+	stateOff          = "off"
+	stateIdle         = "idle"
 )
 
 // lookInterval bounds the queries that any number of probes cause.
@@ -92,9 +93,9 @@ func (p *process) report(ctx context.Context) Report {
 		state := c.state()
 		r.Components[c.name] = state
 		switch {
-		case state.State == stateDeaf || state.State == stateDegraded:
+		case state.State == stateNotListening || state.State == stateDegraded:
 			r.Status = statusDegraded
-		case state.State != stateWorking && state.State != stateHearing:
+		case state.State != stateWorking && state.State != stateListening:
 			unready = true
 		}
 	}

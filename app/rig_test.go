@@ -113,7 +113,7 @@ func (r *running) readyz() (int, Report) {
 // awaitReadyz waits until /readyz says what is wanted; details are not compared.
 func (r *running) awaitReadyz(code int, status string, states map[string]string) {
 	r.t.Helper()
-	want := map[string]string{"database": "up", "schema": "current", "dispatcher": "working", "reaper": "working", "scheduler": "working", "listener": "hearing"}
+	want := map[string]string{"database": "up", "schema": "current", "dispatcher": "working", "reaper": "working", "scheduler": "working", "listener": "listening"}
 	for name, state := range states {
 		want[name] = state
 	}

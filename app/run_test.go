@@ -212,12 +212,12 @@ func TestADeafListenerIsDegradedAndReady(t *testing.T) {
 	r := start(t, greeter(nothing), Config{
 		DatabaseURL: pool.Config().ConnString(), ListenURL: "postgres://nobody@127.0.0.1:1/nowhere",
 	})
-	r.awaitReadyz(200, "degraded", map[string]string{"listener": "deaf"})
+	r.awaitReadyz(200, "degraded", map[string]string{"listener": "not listening"})
 	r.end(nil)
 }
 
 // A job without a notification is found by the first look of a process that has
-// just gone deaf, although the next one was due in an hour.
+// just stopped listening, although the next one was due in an hour.
 func TestGoingDeafMakesTheDispatcherLookAtOnce(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)

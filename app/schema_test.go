@@ -33,7 +33,7 @@ func TestADatabaseThatComesLateIsWaitedFor(t *testing.T) {
 	handled := make(chan struct{}, 2)
 	r := start(t, greeter(func(context.Context, string) error { handled <- struct{}{}; return nil }), Config{DatabaseURL: server.URL()})
 	r.awaitReadyz(503, "unready", map[string]string{
-		"database": "down", "schema": "unknown", "dispatcher": "waiting", "reaper": "waiting", "scheduler": "waiting", "listener": "deaf",
+		"database": "down", "schema": "unknown", "dispatcher": "waiting", "reaper": "waiting", "scheduler": "waiting", "listener": "not listening",
 	})
 
 	if err := server.StartAgain(t.Context()); err != nil {
@@ -117,7 +117,7 @@ func TestAReadOnlyServerIsLeftAndFoundAgain(t *testing.T) {
 	api.end(nil)
 	r := start(t, greeter(nothing), Config{DatabaseURL: pool.Config().ConnString()})
 	r.awaitReadyz(503, "unready", map[string]string{
-		"database": "read-only", "schema": "unknown", "dispatcher": "waiting", "reaper": "waiting", "scheduler": "waiting", "listener": "deaf",
+		"database": "read-only", "schema": "unknown", "dispatcher": "waiting", "reaper": "waiting", "scheduler": "waiting", "listener": "not listening",
 	})
 	alter("RESET default_transaction_read_only")
 	r.awaitReadyz(200, "ready", nil)

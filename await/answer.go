@@ -83,7 +83,7 @@ func (w *Waiter) answer(ctx context.Context, pool *pgxpool.Pool) {
 	}
 }
 
-// pollInterval returns the time until the next poll. It grows while the listener is deaf and no new wait begins.
+// pollInterval returns the time until the next poll. It grows while the listener is not listening and no wait begins.
 func (w *Waiter) pollInterval(deaf *backoff.Backoff) time.Duration {
 	if w.listener.Listening() {
 		deaf.Reset()

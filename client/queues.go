@@ -84,10 +84,10 @@ func (c *Client) Stats(ctx context.Context, ofTenant string) (Stats, error) {
 type Worker struct {
 	Name      string         `json:"name"` // as in the leases
 	Version   string         `json:"version"`
-	Present   bool           `json:"present"` // false if it was not seen for longer than two reports take
-	Queues    map[string]int `json:"queues"`  // with how many jobs of each it runs at once
-	Kinds     []string       `json:"kinds"`   // with a handler
-	Hearing   bool           `json:"hearing"` // whether wake-ups reach it; otherwise it polls
+	Present   bool           `json:"present"`   // false if it was not seen for longer than two reports take
+	Queues    map[string]int `json:"queues"`    // with how many jobs of each it runs at once
+	Kinds     []string       `json:"kinds"`     // with a handler
+	Hearing   bool           `json:"listening"` // whether notifications reach it; otherwise it polls
 	Running   int64          `json:"running"`
 	StartedAt time.Time      `json:"startedAt"`
 	SeenAt    time.Time      `json:"seenAt"`

@@ -100,18 +100,18 @@ func (v *visit) places(p watch.Problem) (places []place) {
 // unshown describes the problems of a kind that are not shown, and returns the page that has them all.
 func (v *visit) unshown(m watch.More) (words string, to place) {
 	all := map[string]struct{ noun, label, path, only string }{
-		watch.DeadLetters:     {"groups of dead letters", "Dead letters", "letters", ""},
-		watch.NoHandler:       {"kinds without a handler", "Queues", "queues", ""},
-		watch.LeaseLapsed:     {"kinds with lapsed leases", "Queues", "queues", ""},
-		watch.Late:            {"late queues", "Queues", "queues", ""},
-		watch.QueueFull:       {"queues at their limit", "Queues", "queues", ""},
-		watch.QueuePaused:     {"paused queues", "Queues", "queues", ""},
-		watch.KeyParked:       {"parked keys", "Keys", "keys", "parked"},
-		watch.DependencyAway:  {"kinds whose dependency is unavailable", "Kinds", "kinds", ""},
-		watch.ScheduleOverdue: {"overdue schedules", "Schedules", "schedules", ""},
-		watch.WorkerMissing:   {"silent dispatchers", "Workers", "workers", ""},
-		watch.WorkerDeaf:      {"dispatchers without wake-ups", "Workers", "workers", ""},
-		watch.Installation:    {"answers about the installation", "System", "system", ""},
+		watch.DeadLetters:        {"groups of dead letters", "Dead letters", "letters", ""},
+		watch.NoHandler:          {"kinds without a handler", "Queues", "queues", ""},
+		watch.LeaseLapsed:        {"kinds with lapsed leases", "Queues", "queues", ""},
+		watch.Late:               {"late queues", "Queues", "queues", ""},
+		watch.QueueFull:          {"queues at their limit", "Queues", "queues", ""},
+		watch.QueuePaused:        {"paused queues", "Queues", "queues", ""},
+		watch.KeyParked:          {"parked keys", "Keys", "keys", "parked"},
+		watch.DependencyAway:     {"kinds whose dependency is unavailable", "Kinds", "kinds", ""},
+		watch.ScheduleOverdue:    {"overdue schedules", "Schedules", "schedules", ""},
+		watch.WorkerMissing:      {"silent dispatchers", "Workers", "workers", ""},
+		watch.WorkerNotListening: {"dispatchers that are not listening", "Workers", "workers", ""},
+		watch.Installation:       {"answers about the installation", "System", "system", ""},
 	}[m.Kind]
 	words = "and " + number(int64(m.Count)) + " more: " + all.noun
 	if m.AtLeast {

@@ -307,12 +307,12 @@ func workerState(w operator.Worker) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		case !w.Hearing:
-			templ_7745c5c3_Err = sign("warn", "polls: no notifications reach it").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = sign("warn", "not listening: it polls").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
 		default:
-			templ_7745c5c3_Err = sign("good", "hears notifications").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = sign("good", "listening").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

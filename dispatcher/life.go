@@ -333,7 +333,7 @@ func awaitFloor(ctx context.Context, p *process, db floorStatement) error {
 
 const (
 	heartbeatInterval = time.Minute // between two heartbeats
-	hearingInterval   = time.Second // how soon the row shows a change of hearing
+	listeningInterval = time.Second // how soon the row shows that the listener listens, or no longer does
 )
 
 type heartbeatStatements interface {
@@ -343,7 +343,7 @@ type heartbeatStatements interface {
 
 // heartbeat keeps the dispatcher's row in outbox.workers until ctx ends, and then removes it. It logs no failure:
 // failed claims are logged, and only the list that operators see depends on the row.
-func heartbeat(ctx context.Context, db heartbeatStatements, p Presence, hearing func() bool) {
+func heartbeat(ctx context.Context, db heartbeatStatements, p Presence, listening func() bool) {
 	row := sqlgen.ShowWorkerParams{
 		Worker: p.Worker, Version: p.Version, Kinds: p.Kinds, Queues: slices.Sorted(maps.Keys(p.Queues)),
 	}
@@ -352,15 +352,15 @@ func heartbeat(ctx context.Context, db heartbeatStatements, p Presence, hearing 
 	}
 	var said time.Time
 	show := func(now time.Time) {
-		if hears := hearing(); hears != row.Hearing || now.Sub(said) >= heartbeatInterval {
-			row.Hearing, said = hears, now
+		if listens := listening(); listens != row.Hearing || now.Sub(said) >= heartbeatInterval {
+			row.Hearing, said = listens, now
 			bound, cancel := bounded(ctx)
 			defer cancel()
 			_ = db.ShowWorker(bound, row)
 		}
 	}
 	show(time.Now())
-	every(ctx, hearingInterval, show)
+	every(ctx, listeningInterval, show)
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintTimeout)
 	defer cancel()
 	_ = db.RemoveWorker(bound, row.Worker)

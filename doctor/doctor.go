@@ -226,7 +226,7 @@ func (e *examination) workers(ctx context.Context) error {
 		}
 	}
 	if deaf > 0 {
-		e.find(Warning, fmt.Sprintf("%d of %d dispatchers do not hear wake-ups: they poll", deaf, there),
+		e.find(Warning, fmt.Sprintf("%d of %d dispatchers are not listening: they poll", deaf, there),
 			"see the finding on wake-ups, and their /readyz")
 	}
 	unhandled, err := o.Unhandled(ctx)

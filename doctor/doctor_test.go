@@ -102,7 +102,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		"a paused queue":     {`INSERT INTO outbox.queues (queue, paused_at) VALUES ('mail', now())`, "jobs", Warning, "paused: mail"},
 		"no handler":         {`INSERT INTO outbox.jobs (id, kind, payload) VALUES (outbox.uuid_v7(), 'nobody.does', '{}')`, "workers", Problem, "1 job of kind nobody.does in queue default"},
 		"a lost worker":      {`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing, seen_at) VALUES ('w', 'v', '{default}', '{1}', '{k}', true, now() - interval '5 minutes')`, "workers", Warning, "dispatcher w was last seen"},
-		"a deaf worker":      {`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing, started_at) VALUES ('w', 'v', '{default}', '{1}', '{k}', false, now() - interval '1 minute')`, "workers", Warning, "1 of 1 dispatchers do not hear"},
+		"a deaf worker":      {`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing, started_at) VALUES ('w', 'v', '{default}', '{1}', '{k}', false, now() - interval '1 minute')`, "workers", Warning, "1 of 1 dispatchers are not listening"},
 		"an odd encoding":    {`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_encoding = LATIN1', current_database()); END $$`, "schema", Warning, "client_encoding is set for the database"},
 		"no row security":    {`ALTER TABLE outbox.jobs DISABLE ROW LEVEL SECURITY`, "schema", Warning, "row-level security is off"},
 		"it takes no row":    {`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`, "server", Problem, "takes no writes"},

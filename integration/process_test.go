@@ -157,7 +157,7 @@ func (p *process) readyz() (code int, r report) {
 }
 
 // awaitReadyz waits until /readyz has the code and the status, and components are in the given states: "listener",
-// "deaf", …
+// "not listening", …
 func (p *process) awaitReadyz(code int, status string, states ...string) {
 	p.s.Helper()
 	var gotCode int

@@ -28,7 +28,7 @@ func TestHalfOpenConnectionIsNoticedAndReplaced(t *testing.T) {
 	stop()
 
 	r.wantReported(t, true, false, true, false)
-	want := []string{"INFO listener connected", "WARN listener is deaf", "INFO listener connected", "INFO listener stopped"}
+	want := []string{"INFO listener connected", "WARN listener receives no notifications", "INFO listener connected", "INFO listener stopped"}
 	if diff := cmp.Diff(want, r.log.news(t)); diff != "" {
 		t.Errorf("news (-want +got):\n%s", diff)
 	}
@@ -57,7 +57,7 @@ func TestPoolerThatSwallowsListenIsDeafFromTheStart(t *testing.T) {
 	r.proxy.behave.Store(forward)
 	await(t, "it hears without the pooler", r.Listening)
 	stop()
-	want := []string{"WARN listener is deaf", "INFO listener connected", "INFO listener stopped"}
+	want := []string{"WARN listener receives no notifications", "INFO listener connected", "INFO listener stopped"}
 	if diff := cmp.Diff(want, r.log.news(t)); diff != "" {
 		t.Errorf("news (-want +got):\n%s", diff)
 	}

@@ -6,7 +6,7 @@
 //	             LISTEN              one slot, never blocks
 //	Postgres ──────────────▶ Run ────────────────────────────▶ Signal ──▶ scan
 //	   ▲                      │ ▲
-//	   │ NOTIFY canary        │ └── back after a back-off: "you may have missed something"
+//	   │ NOTIFY canary        │ └── back after a backoff: "you may have missed something"
 //	   └── pool ◀── canary ◀──┘
 //	                  │
 //	                  └── came back? ──▶ Listening, OnListening ──▶ poll seldom or often

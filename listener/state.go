@@ -23,7 +23,7 @@ var news = map[state]struct {
 }{
 	stopped:     {slog.LevelInfo, "listener stopped"},
 	hearing:     {slog.LevelInfo, "listener connected"},
-	deaf:        {slog.LevelWarn, "listener is deaf"},
+	deaf:        {slog.LevelWarn, "listener receives no notifications"},
 	lost:        {slog.LevelWarn, "listener lost its connection"},
 	unreachable: {slog.LevelWarn, "listener could not connect"},
 }

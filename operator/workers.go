@@ -15,7 +15,7 @@ type Worker struct {
 	Version   string         // of its program
 	Queues    map[string]int // with how many jobs of each it runs at once
 	Kinds     []string       // with a handler
-	Hearing   bool           // whether wake-ups reach it; otherwise it polls
+	Hearing   bool           // whether notifications reach it; otherwise it polls
 	Running   int64          // jobs whose leases it holds
 	StartedAt time.Time
 	SeenAt    time.Time

@@ -58,26 +58,26 @@ type More struct {
 // These are the kinds of problems. Package doctor finds those of the installation, which are only for viewers of all
 // tenants.
 const (
-	DeadLetters     = "dead_letters"     // jobs that failed alike; Problem while they grow
-	NoHandler       = "no_handler"       // due jobs of a kind that no present dispatcher handles
-	LeaseLapsed     = "lease_lapsed"     // running jobs that no reaper takes back
-	Late            = "late"             // due jobs of a queue that is worked
-	QueueFull       = "queue_full"       // due jobs of a queue at its limit
-	QueuePaused     = "queue_paused"     // a paused queue with jobs
-	KeyParked       = "key_parked"       // a key that starts no jobs
-	DependencyAway  = "dependency_away"  // a kind's dependency is unavailable
-	ScheduleOverdue = "schedule_overdue" // a tick that has not fired
-	WorkerMissing   = "worker_missing"   // a dispatcher that is silent
-	WorkerDeaf      = "worker_deaf"      // a dispatcher that receives no wake-ups
-	Installation    = "installation"     // of the server, the schema, vacuum, tables, sinks or bridges
-	Unanswered      = "unanswered"       // a question that could not be answered
+	DeadLetters        = "dead_letters"         // jobs that failed alike; Problem while they grow
+	NoHandler          = "no_handler"           // due jobs of a kind that no present dispatcher handles
+	LeaseLapsed        = "lease_lapsed"         // running jobs that no reaper takes back
+	Late               = "late"                 // due jobs of a queue that is worked
+	QueueFull          = "queue_full"           // due jobs of a queue at its limit
+	QueuePaused        = "queue_paused"         // a paused queue with jobs
+	KeyParked          = "key_parked"           // a key that starts no jobs
+	DependencyAway     = "dependency_away"      // a kind's dependency is unavailable
+	ScheduleOverdue    = "schedule_overdue"     // a tick that has not fired
+	WorkerMissing      = "worker_missing"       // a dispatcher that is silent
+	WorkerNotListening = "worker_not_listening" // a dispatcher that notifications do not reach
+	Installation       = "installation"         // of the server, the schema, vacuum, tables, sinks or bridges
+	Unanswered         = "unanswered"           // a question that could not be answered
 )
 
 // ProblemKinds returns every kind of problem.
 func ProblemKinds() []string {
 	return []string{
 		DeadLetters, NoHandler, LeaseLapsed, Late, QueueFull, QueuePaused, KeyParked, DependencyAway, ScheduleOverdue,
-		WorkerMissing, WorkerDeaf, Installation, Unanswered,
+		WorkerMissing, WorkerNotListening, Installation, Unanswered,
 	}
 }
 
@@ -327,8 +327,8 @@ func (l *look) workers(workers []operator.Worker) {
 			})
 		case !w.Hearing && w.SeenAt.After(w.StartedAt): // its first row is written before it can hear
 			l.find(Problem{
-				Kind: WorkerDeaf, Severity: doctor.Warning, Evidence: about,
-				Sentence: fmt.Sprintf("Wake-ups do not reach dispatcher %s: it polls.", w.Name),
+				Kind: WorkerNotListening, Severity: doctor.Warning, Evidence: about,
+				Sentence: fmt.Sprintf("Dispatcher %s is not listening: notifications do not reach it, and it polls.", w.Name),
 				Do:       "See what posthaste doctor finds of wake-ups, and the dispatcher's /readyz.",
 			})
 		}

@@ -116,12 +116,12 @@ func TestEachProblemIsFound(t *testing.T) {
 			r.exec(`INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) VALUES ($1, 'nightly', '1 day', 'mail', '{}', now() - interval '1 hour')`, r.of)
 		}, "schedule_overdue!", "schedule_overdue!"},
 		"silent": {func(r *rig) { r.exec(`UPDATE outbox.workers SET seen_at = now() - interval '10 minutes'`) }, "worker_missing", ""},
-		"deaf":   {func(r *rig) { r.exec(`UPDATE outbox.workers SET hearing = false`) }, "worker_deaf", ""},
+		"deaf":   {func(r *rig) { r.exec(`UPDATE outbox.workers SET hearing = false`) }, "worker_not_listening", ""},
 		"several": {func(r *rig) {
 			r.exec(awaySQL, r.enqueue(outbox.Options{}))
 			r.exec(`UPDATE outbox.workers SET hearing = false`)
 			r.exec(runSQL, r.enqueue(outbox.Options{Queue: "other"}), "-1 minute")
-		}, "lease_lapsed! dependency_away worker_deaf", "dependency_away"},
+		}, "lease_lapsed! dependency_away worker_not_listening", "dependency_away"},
 	}
 	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
 		t.Run(fmt.Sprint(tenant == outbox.RootTenant), func(t *testing.T) {

@@ -114,7 +114,7 @@ func TestServeDeliversToAWebhookAndStopsInGoodOrder(t *testing.T) {
 	secret := "OUTBOX_WEBHOOK_SECRET=whsec_" + base64.StdEncoding.EncodeToString([]byte(key))
 	cmd, logs := servingWith(t, []string{secret}, "--database-url", url, "--webhook", "greet="+receiver.URL)
 	addr := adminAddr(t, logs)
-	awaitText(t, "listener   hearing", func() string { return posthaste(t, nil, "", "healthcheck", "--admin-addr", addr).out })
+	awaitText(t, "listener   listening", func() string { return posthaste(t, nil, "", "healthcheck", "--admin-addr", addr).out })
 
 	id := strings.TrimSpace(ok(t, e, "enqueue", "greet", `{"name": "Ada"}`))
 	select {

@@ -43,11 +43,11 @@ func (p *program) listWorkers(ctx context.Context, c *cli.Command) error {
 			return err
 		}
 		l := listing{header: []string{
-			"worker", "state", "version", "running", "hearing", "queues", "kinds",
+			"worker", "state", "version", "running", "listening", "queues", "kinds",
 			"started_at", "seen_at",
 		}}
 		for _, w := range workers {
-			state := "there"
+			state := "present"
 			if w.Missing {
 				state = "missing"
 			}

@@ -16,7 +16,7 @@ func TestWorkersAndDoctor(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := ok(t, e, "workers", "list", "-o", "csv")
-	for _, want := range []string{"shop-1,there,v1.2.3,0,yes,default:64 mail:3,greet,", "shop-2,missing,"} {
+	for _, want := range []string{"shop-1,present,v1.2.3,0,yes,default:64 mail:3,greet,", "shop-2,missing,"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got %s, want %s", got, want)
 		}

@@ -196,7 +196,7 @@ func relayAndPostgres() *board {
 		),
 		row("Wake-ups and batches",
 			chart("Connected listeners", plain, "{{instance}}: min by (instance) (outbox_listener_connected)").atLeast(
-				"PosthasteDeaf", 1),
+				"PosthasteNotListening", 1),
 			chart("Notifications a second", plain, rate("job_notification_received_total", "channel", "{{channel}}"),
 				"looks because of a timer: sum(rate(job_poll_scanned_total[$__rate_interval]))"),
 			chart("Jobs for each statement", plain,

@@ -212,8 +212,8 @@ func (r *Run) staysDeaf(ctx context.Context, e *ear, began time.Time) error {
 		return err
 	}
 	connected, err := metric(ctx, "outbox_listener_connected", e.Process)
-	r.Expect("workers behind the pooler whose /readyz says deaf", count(ready.Components["listener"].State == "deaf"),
-		"=", 1)
+	r.Expect("workers behind the pooler whose /readyz says not listening",
+		count(ready.Components["listener"].State == "not listening"), "=", 1)
 	r.Expect("workers behind the pooler whose metrics say connected", connected, "=", 0)
 	return err
 }

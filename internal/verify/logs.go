@@ -52,7 +52,7 @@ func saying(msg string) func(logLine) bool { return func(l logLine) bool { retur
 // Messages of the listener's log.
 const (
 	listenerHears = "listener connected"
-	listenerDeaf  = "listener is deaf"
+	listenerDeaf  = "listener receives no notifications"
 )
 
 // sayings returns the lines with a message that a process has logged since a time.
