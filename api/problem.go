@@ -110,11 +110,11 @@ var (
 	oldTransaction    = code{"old_transaction", http.StatusConflict, "The jobs cannot be counted just now"}
 	blocksChanged     = code{"blocks_changed", http.StatusConflict, "Other dead letters block the key"}
 	eventNotWaiting   = code{"event_not_waiting", http.StatusConflict, "The event does not wait for the sink"}
-	nothingToReplay   = code{"nothing_to_replay", http.StatusConflict, "Nothing is meant"}
+	nothingToReplay   = code{"nothing_to_replay", http.StatusConflict, "No job or event matches"}
 	jobNotFinished    = code{"job_not_finished", http.StatusConflict, "The job has not finished"}
 	keyBusy           = code{"idempotency_key_busy", http.StatusConflict, "A transaction is using this key"}
 	rowLocked         = code{"row_locked", http.StatusConflict, "Another transaction has locked it"}
-	keyFull           = code{"key_full", http.StatusConflict, "The key's queue is full"}
+	keyFull           = code{"key_full", http.StatusConflict, "Too many jobs of the key wait"}
 	bodyTooLarge      = code{"body_too_large", http.StatusRequestEntityTooLarge, "The body is too large"}
 	mediaType         = code{
 		"unsupported_media_type", http.StatusUnsupportedMediaType,

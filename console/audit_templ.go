@@ -486,7 +486,7 @@ func auditPage(v *visit, l listedActs) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 44, "<p class=\"soft\">Each act is linked to the one before it by a hash. Whether any was edited, removed or slipped in:</p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 44, "<p class=\"soft\">Each act is linked to the one before it by a hash. Whether any was edited, removed or inserted later:</p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -591,7 +591,7 @@ func nowPage(v *visit, o operator.Overview, c charted) templ.Component {
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
-						templ_7745c5c3_Err = queueState(v, q.Queue).Render(ctx, templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = queueState(v, q).Render(ctx, templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}

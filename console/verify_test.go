@@ -17,8 +17,8 @@ func TestTheAuditIsVerified(t *testing.T) {
 	r.get(against).is(200).has("The audit is as it was recorded")
 	r.get("audit").has("Verify")
 	for name, tampering := range map[string]string{
-		"changed":    `ALTER TABLE outbox.audit DISABLE TRIGGER USER; UPDATE outbox.audit SET actor = 'zoe' WHERE id = 2; ALTER TABLE outbox.audit ENABLE TRIGGER USER`,
-		"slipped in": `ALTER TABLE outbox.audit DISABLE TRIGGER USER; INSERT INTO outbox.audit (actor, act) VALUES ('zoe', 'x.y'); ALTER TABLE outbox.audit ENABLE TRIGGER USER`,
+		"changed":        `ALTER TABLE outbox.audit DISABLE TRIGGER USER; UPDATE outbox.audit SET actor = 'zoe' WHERE id = 2; ALTER TABLE outbox.audit ENABLE TRIGGER USER`,
+		"inserted later": `ALTER TABLE outbox.audit DISABLE TRIGGER USER; INSERT INTO outbox.audit (actor, act) VALUES ('zoe', 'x.y'); ALTER TABLE outbox.audit ENABLE TRIGGER USER`,
 	} {
 		r.exec(tampering)
 		r.get("audit-verify").is(200).has("The audit is not what was recorded", name)

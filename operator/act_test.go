@@ -33,7 +33,7 @@ func TestADeadLetterIsRetriedWithAllItsAttempts(t *testing.T) {
 				t.Errorf("after a retry it is %s, attempt %d, epoch %d, want pending, 0, %d", after.Status, after.Attempt, after.Epoch, before.Epoch+1)
 			}
 			if !slices.Equal(after.Backoff, outbox.Backoff{time.Second, time.Hour}) {
-				t.Errorf("after a retry its back-off is %v, want it kept", after.Backoff)
+				t.Errorf("after a retry its backoff is %v, want it kept", after.Backoff)
 			}
 			if len(after.Attempts) != 1 {
 				t.Errorf("attempts on record = %d, want the one that failed", len(after.Attempts))

@@ -40,7 +40,7 @@ type ReasonCode string
 
 // These are the reasons, in the order in which they are checked.
 const (
-	WhyClosed          ReasonCode = "closed"           // it ended, and does not run again
+	WhyClosed          ReasonCode = "closed"           // it is in the history, and does not run again
 	WhyDeadLetter      ReasonCode = "dead_letter"      // it failed for good and waits for a person
 	WhyLeaseLapsed     ReasonCode = "lease_lapsed"     // its worker let the lease lapse: a reaper takes it back
 	WhyCancelRequested ReasonCode = "cancel_requested" // its handler was asked to stop
@@ -56,7 +56,7 @@ const (
 	WhyNoHandler       ReasonCode = "no_handler"    // no dispatcher that does has a handler for the kind
 	WhyKeyParked       ReasonCode = "key_parked"    // no job of the key starts until it is unblocked
 	WhyKeyDeadLetter   ReasonCode = "key_dead_letter"
-	WhyKeyFull         ReasonCode = "key_full"      // the maximum number of the key's jobs are running
+	WhyKeyBusy         ReasonCode = "key_busy"      // the maximum number of the key's jobs are running
 	WhyKeyBehind       ReasonCode = "key_behind"    // another job is the head of the key's line
 	WhyKeyFree         ReasonCode = "key_free"      // nothing blocks it any more: it is promoted within seconds
 	WhyQueueFull       ReasonCode = "queue_full"    // the maximum number of the queue's jobs are running
@@ -72,7 +72,7 @@ func ReasonCodes() []ReasonCode {
 	return []ReasonCode{
 		WhyClosed, WhyDeadLetter, WhyLeaseLapsed, WhyCancelRequested, WhyRunning, WhyWorkerMissing, WhyDeadlinePassed,
 		WhyHeld, WhyNotDue,
-		WhyRetrying, WhyAway, WhyQueuePaused, WhyNoDispatcher, WhyNoHandler, WhyKeyParked, WhyKeyDeadLetter, WhyKeyFull,
+		WhyRetrying, WhyAway, WhyQueuePaused, WhyNoDispatcher, WhyNoHandler, WhyKeyParked, WhyKeyDeadLetter, WhyKeyBusy,
 		WhyKeyBehind,
 		WhyKeyFree, WhyQueueFull, WhyQueueRate, WhyQueueLimited, WhyWorkersBusy, WhyTurn, WhyDue,
 	}

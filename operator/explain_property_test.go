@@ -197,7 +197,7 @@ func (w *world) ofTheKey(j worldJob) (why []string) {
 		}
 	}
 	if running >= most {
-		why = append(why, "key_full")
+		why = append(why, "key_busy")
 	}
 	if behind != "" {
 		why = append(why, behind)

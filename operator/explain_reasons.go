@@ -143,7 +143,7 @@ func (f *facts) ofTheJob() (found []Reason) {
 	case j.UnavailableSince.Valid:
 		r.Code, r.Since = WhyAway, j.UnavailableSince.Time
 		r.Sentence = fmt.Sprintf(
-			"What it needs has been unavailable since %s%s. No attempt is spent; it is tried again at %s.",
+			"Its dependency has been unavailable since %s%s. No attempt is spent; it is tried again at %s.",
 			moment(j.UnavailableSince.Time), because(j.ErrorCode), moment(j.RunAt.Time))
 	case j.Status == string(outbox.Retrying):
 		r.Code = WhyRetrying
@@ -203,7 +203,7 @@ func (f *facts) ofTheQueue() (found []Reason) {
 	case !handles:
 		found = append(found, Reason{
 			Code: WhyNoHandler, Evidence: Evidence{Workers: few(handlers)},
-			Sentence: fmt.Sprintf("No dispatcher of queue %s that is present has a handler for kind %s: %s.", j.Queue,
+			Sentence: fmt.Sprintf("No present dispatcher of queue %s has a handler for kind %s: %s.", j.Queue,
 				j.Kind, those(handlers, "none has been seen recently")),
 		})
 	}
@@ -240,7 +240,7 @@ func (f *facts) ofTheKey() (found []Reason) {
 	}
 	if k.KeyRunning > 0 && k.KeyRunning >= int64(j.MaxActive) {
 		found = append(found, Reason{
-			Code: WhyKeyFull, Since: k.KeyLongestSince.Time,
+			Code: WhyKeyBusy, Since: k.KeyLongestSince.Time,
 			Evidence: Evidence{
 				Key: j.Key, Job: k.KeyLongestID.Bytes, JobStatus: outbox.Running,
 				Worker: k.KeyLongestWorker, Running: k.KeyRunning, Limit: int64(j.MaxActive), Ahead: k.KeyAhead,
@@ -348,7 +348,7 @@ func (f *facts) ofTheDependency() []Reason {
 		Code: WhyAway, Since: a.AwaySince.Time, Until: a.AwayNextTry.Time,
 		Evidence: Evidence{ErrorCode: a.AwayErrorCode, ErrorMessage: a.AwayErrorMessage},
 		Sentence: fmt.Sprintf(
-			"Jobs of kind %s have found what they need unavailable since %s%s. While that lasts, a dispatcher tries one of them at a time.",
+			"Jobs of kind %s have found their dependency unavailable since %s%s. While that lasts, a dispatcher tries one of them at a time.",
 			j.Kind, moment(a.AwaySince.Time), because(a.AwayErrorCode)),
 	}}
 }

@@ -168,16 +168,16 @@ func TestExplainSaysWhyAJobDoesNotRun(t *testing.T) {
 			p.run(p.enqueue(key(outbox.KeyRules{Ordered: true})))
 			p.enqueue(key(outbox.KeyRules{Ordered: true}))
 			return p.block(p.enqueue(key(outbox.KeyRules{Ordered: true})))
-		}, "key_full key_behind", "1 of 1 jobs of its key", ""},
+		}, "key_busy key_behind", "1 of 1 jobs of its key", ""},
 		"behind one that is retried": {func(p *plight) outbox.ID {
 			p.fail(p.enqueue(key(outbox.KeyRules{Ordered: true})), outbox.Retrying)
 			return p.block(p.enqueue(key(outbox.KeyRules{Ordered: true})))
 		}, "key_behind", "behind 1 job of its key", ""},
-		"a key that is full": {func(p *plight) outbox.ID {
+		"a key that is busy": {func(p *plight) outbox.ID {
 			p.run(p.enqueue(key(outbox.KeyRules{})))
 			p.block(p.enqueue(key(outbox.KeyRules{})))
 			return p.block(p.enqueue(key(outbox.KeyRules{})))
-		}, "key_full", "1 of 1 jobs of its key", ""},
+		}, "key_busy", "1 of 1 jobs of its key", ""},
 		"a key that is free": {func(p *plight) outbox.ID { return p.block(p.enqueue(key(outbox.KeyRules{}))) }, "key_free", "nothing of the key is in its way", ""},
 		"a queue at its limit": {func(p *plight) outbox.ID {
 			if _, _, err := p.o.Limit(p.Context(), "default", operator.Limits{MaxRunning: new(1)}); err != nil {
@@ -218,7 +218,7 @@ func TestExplainSaysWhyAJobDoesNotRun(t *testing.T) {
 			}
 			p.run(p.enqueue(key(outbox.KeyRules{})))
 			return p.enqueue(outbox.Options{Hold: true, Delay: time.Hour, Key: outbox.KeyRules{Name: "k"}})
-		}, "held not_due queue_paused key_full", "held", "jobs release ID"},
+		}, "held not_due queue_paused key_busy", "held", "jobs release ID"},
 	}
 	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
 		t.Run(fmt.Sprint(tenant == outbox.RootTenant), func(t *testing.T) {
@@ -317,7 +317,7 @@ func TestExplanationsHaveEvidence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if codes(e) != "queue_paused key_full key_behind turn" {
+	if codes(e) != "queue_paused key_busy key_behind turn" {
 		t.Fatalf("reasons: %s", codes(e))
 	}
 	var got []operator.Evidence
@@ -355,7 +355,7 @@ func TestExplainKnowsTheLowestPriority(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		full := slices.IndexFunc(e.Reasons, func(r operator.Reason) bool { return r.Code == operator.WhyKeyFull })
+		full := slices.IndexFunc(e.Reasons, func(r operator.Reason) bool { return r.Code == operator.WhyKeyBusy })
 		if full < 0 || int64(e.Reasons[full].Evidence.Ahead) != ahead {
 			t.Errorf("reasons %s: %+v, want %d ahead", codes(e), e.Reasons, ahead)
 		}

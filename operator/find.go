@@ -23,7 +23,7 @@ const maxFind = 1000
 
 // Find returns up to 1000 jobs, each at the index at which it was wanted, without payloads, results and attempts. For a
 // job that does not exist or belongs to another tenant, that place has the zero Job. Find uses one statement if all of
-// them are open, and otherwise two: a foreign job costs what an absent one does.
+// them are open, and otherwise two: another tenant's job takes as long as a missing one.
 //
 // The first statement looks among the open jobs, the second among the closed ones. A job that closes in between is
 // found by the first, and a closed job never reopens.

@@ -21,7 +21,7 @@ type Overview struct {
 	AsOf      time.Time // by the database's clock
 	Estimated bool      // waiting jobs were counted on a sample; see Operator.Overview
 	NoOldest  bool      // the search for the oldest due jobs was given up, after a quarter of a second
-	Queues    []QueueOverview
+	Queues    []Queue   // without limits, and without unavailable kinds
 
 	// Enqueued and Closed only ever grow. The difference between two Overviews, divided by the time between them, is a
 	// rate. Postgres updates them within about a second of each commit, and counts transactions that rolled back, too;
@@ -29,11 +29,6 @@ type Overview struct {
 	Enqueued, Closed int64
 
 	Recent []Recent // of all kinds together first, then of each, the largest first
-}
-
-// QueueOverview counts the jobs in a queue and tells whether it is worked.
-type QueueOverview struct {
-	Queue
 }
 
 // Recent describes the jobs that closed last: those of the last five minutes, or about two thousand jobs, whichever is
@@ -63,7 +58,7 @@ const (
 func (v Overview) Jobs(statuses ...outbox.Status) (n int64) {
 	for _, q := range v.Queues {
 		for _, s := range statuses {
-			n += q.Queue.Jobs[s]
+			n += q.Jobs[s]
 		}
 	}
 	return n
@@ -129,7 +124,7 @@ func overview(ctx context.Context, tx pgx.Tx) (v Overview, err error) {
 	if err != nil {
 		return v, err
 	}
-	queues := map[string]*QueueOverview{}
+	queues := map[string]*Queue{}
 	v = Overview{AsOf: s.AsOf, Enqueued: s.Enqueued, Closed: s.Closed, Estimated: s.Blocks > countedBlocks}
 	if err := countOpen(ctx, tx, s.Blocks, queues); err != nil {
 		return v, err
@@ -147,9 +142,9 @@ func overview(ctx context.Context, tx pgx.Tx) (v Overview, err error) {
 	return v, err
 }
 
-func named(queues map[string]*QueueOverview, name string) *QueueOverview {
+func named(queues map[string]*Queue, name string) *Queue {
 	if queues[name] == nil {
-		queues[name] = &QueueOverview{Queue: Queue{Name: name, Jobs: map[outbox.Status]int64{}}}
+		queues[name] = &Queue{Name: name, Jobs: map[outbox.Status]int64{}}
 	}
 	return queues[name]
 }
@@ -172,7 +167,7 @@ LIMIT 100000`
 )
 
 // countOpen fills in the jobs of each queue, and which queues are paused.
-func countOpen(ctx context.Context, tx pgx.Tx, blocks int64, queues map[string]*QueueOverview) error {
+func countOpen(ctx context.Context, tx pgx.Tx, blocks int64, queues map[string]*Queue) error {
 	var queue, status string
 	var n int64
 	add := func() error {
@@ -206,7 +201,7 @@ func countOpen(ctx context.Context, tx pgx.Tx, blocks int64, queues map[string]*
 
 // countRare replaces the sampled counts of running jobs and dead letters by exact ones, unless there are too many of
 // them.
-func countRare(queues map[string]*QueueOverview, count func(do func(string, outbox.Status, int64)) error) error {
+func countRare(queues map[string]*Queue, count func(do func(string, outbox.Status, int64)) error) error {
 	type place struct {
 		queue  string
 		status outbox.Status
@@ -347,7 +342,7 @@ func (s skipScan) in(sql, here string) string {
 		"COLUMNS", columns("jobs.%s"), "FALLING", columns("jobs.%s DESC"), "PLACE", columns(here+".%s")).Replace(sql)
 }
 
-func oldestDue(ctx context.Context, tx pgx.Tx, queues map[string]*QueueOverview) error {
+func oldestDue(ctx context.Context, tx pgx.Tx, queues map[string]*Queue) error {
 	if _, err := tx.Exec(ctx, `SELECT set_config('statement_timeout', $1, true)`, oldestPatience); err != nil {
 		return err
 	}

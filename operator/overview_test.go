@@ -18,13 +18,13 @@ func overviewOf(t *testing.T, o *operator.Operator) operator.Overview {
 	return v
 }
 
-func queueOf(v operator.Overview, name string) operator.QueueOverview {
+func queueOf(v operator.Overview, name string) operator.Queue {
 	for _, q := range v.Queues {
 		if q.Name == name {
 			return q
 		}
 	}
-	return operator.QueueOverview{}
+	return operator.Queue{}
 }
 
 func TestOverviewOfASmallTableIsExact(t *testing.T) {
@@ -73,7 +73,7 @@ func TestOverviewOfASmallTableIsExact(t *testing.T) {
 			t.Errorf("the oldest of %s is due for %s, want %v hours", name, age, hours)
 		}
 	}
-	if q := queueOf(v, "c"); !q.OldestDue.IsZero() || q.Queue.Jobs[outbox.Pending] != 1 {
+	if q := queueOf(v, "c"); !q.OldestDue.IsZero() || q.Jobs[outbox.Pending] != 1 {
 		t.Errorf("got %+v of a queue whose only job is not due", q)
 	}
 	if queueOf(v, "idle").PausedSince.IsZero() {

@@ -16,7 +16,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Queue counts the jobs in a queue and tells whether it is worked.
+// Queue describes a queue: its open jobs, its limits, and whether it is paused.
 type Queue struct {
 	Name        string
 	PausedSince time.Time               // zero unless it is paused

@@ -18,7 +18,7 @@ var (
 	// ErrReplayNotFound reports that a sink has no such replay, or that it belongs to another tenant.
 	ErrReplayNotFound = errors.New("replay not found")
 	// ErrNothingToReplay reports that no event matches.
-	ErrNothingToReplay = errors.New("no event of the log is meant")
+	ErrNothingToReplay = errors.New("no event in the log matches")
 )
 
 // EventFilter selects events of the log: those that meet all conditions. A zero field is no condition.

@@ -129,7 +129,7 @@ func (o *Operator) findUnchained(ctx context.Context, w *chainReader) error {
 			return err
 		}
 		for _, id := range found.Unchained {
-			w.broken(0, id, "it was slipped in: no link is for it")
+			w.broken(0, id, "the act has no link: it was inserted later")
 		}
 		w.check.Broken += found.Missing - int64(len(found.Unchained))
 		if found.LookedAt < idPage {

@@ -22,7 +22,7 @@ func (p *program) jobLogsCommand() *cli.Command {
 		Flags: append(operatorFlags(), jsonOrText(),
 			&cli.BoolFlag{
 				Name: "follow", Aliases: []string{"f"},
-				Usage: "print new lines as they arrive, until the job has ended or is a dead letter",
+				Usage: "print new lines as they arrive, until the job is closed or is a dead letter",
 			}),
 		Action: p.jobLogs,
 	}

@@ -43,11 +43,9 @@ func (r *remote) Overview(ctx context.Context) (operator.Overview, error) {
 		Enqueued: found.Enqueued, Closed: found.Closed,
 	}
 	for _, q := range found.Queues {
-		v.Queues = append(v.Queues,
-			operator.QueueOverview{Queue: operator.Queue{
-				Name: q.Queue, PausedSince: q.PausedSince,
-				OldestDue: q.OldestDue, Jobs: jobsByStatus(q.Jobs),
-			}})
+		v.Queues = append(v.Queues, operator.Queue{
+			Name: q.Queue, PausedSince: q.PausedSince, OldestDue: q.OldestDue, Jobs: jobsByStatus(q.Jobs),
+		})
 	}
 	for _, k := range found.Recent {
 		v.Recent = append(v.Recent, operator.Recent{

@@ -139,7 +139,7 @@ func TestListingsAreTheSameThroughTheAPI(t *testing.T) {
 		}
 	}
 	out := ok(t, through, "top", "-n", "2", "--interval", "100ms")
-	if strings.Count(out, "oldest due  ") != 2 || strings.Contains(out, "not known") || strings.Count(out, "1 there") != 2 || strings.Count(out, " (when the API counted)") != 2 {
+	if strings.Count(out, "oldest due  ") != 2 || strings.Contains(out, "not known") || strings.Count(out, "1 present") != 2 || strings.Count(out, " (when the API counted)") != 2 {
 		t.Errorf("top: got %s", out)
 	}
 	through["OUTBOX_API_TOKEN"] = strings.TrimSpace(ok(t, direct, "tokens", "create", "one", "-c", "admin.read"))

@@ -105,18 +105,18 @@ func (s sight) workerWords() string {
 	if s.hidden {
 		return onlyForAll
 	}
-	there, missing, deaf := 0, 0, 0
+	present, missing, polling := 0, 0, 0
 	for _, worker := range s.workers {
 		switch {
 		case worker.Missing:
 			missing++
 		case !worker.Hearing:
-			there, deaf = there+1, deaf+1
+			present, polling = present+1, polling+1
 		default:
-			there++
+			present++
 		}
 	}
-	return fmt.Sprintf("%d there, %d of them without wake-ups, %d missing", there, deaf, missing)
+	return fmt.Sprintf("%d present, %d of them not listening, %d missing", present, polling, missing)
 }
 
 func (r rates) String() string {
@@ -155,11 +155,11 @@ func brief(d time.Duration) string {
 // queueLines returns the lines of the queues, the busiest first.
 func (w *lookout) queueLines() []string {
 	queues := slices.Clone(w.latest.Queues)
-	slices.SortStableFunc(queues, func(a, b operator.QueueOverview) int { return cmp.Compare(total(b), total(a)) })
+	slices.SortStableFunc(queues, func(a, b operator.Queue) int { return cmp.Compare(total(b), total(a)) })
 	lines := []string{fmt.Sprintf("%-24s %9s %9s %9s %9s %9s %10s", "QUEUE", "WAITING", "RUNNING", "RETRYING",
 		"BLOCKED", "DEAD", "OLDEST DUE")}
 	for _, q := range queues {
-		jobs := q.Queue.Jobs
+		jobs := q.Jobs
 		oldest := "-"
 		if !q.OldestDue.IsZero() {
 			oldest = brief(w.latest.AsOf.Sub(q.OldestDue))
@@ -175,8 +175,8 @@ func (w *lookout) queueLines() []string {
 	return lines
 }
 
-func total(q operator.QueueOverview) (n int64) {
-	for n1 := range maps.Values(q.Queue.Jobs) {
+func total(q operator.Queue) (n int64) {
+	for n1 := range maps.Values(q.Jobs) {
 		n += n1
 	}
 	return n

@@ -18,9 +18,9 @@ func someSight(at time.Time, enqueued int64) sight {
 	return sight{
 		Overview: operator.Overview{
 			AsOf: at, Estimated: true, Enqueued: enqueued, Closed: enqueued / 2,
-			Queues: []operator.QueueOverview{
-				{Queue: operator.Queue{Name: "mail", PausedSince: at, Jobs: map[outbox.Status]int64{outbox.Pending: 7}, OldestDue: at.Add(-3 * time.Hour)}},
-				{Queue: operator.Queue{Name: "default", Jobs: map[outbox.Status]int64{outbox.Pending: 40, outbox.Dead: 2}, OldestDue: at.Add(-90 * time.Second)}},
+			Queues: []operator.Queue{
+				{Name: "mail", PausedSince: at, Jobs: map[outbox.Status]int64{outbox.Pending: 7}, OldestDue: at.Add(-3 * time.Hour)},
+				{Name: "default", Jobs: map[outbox.Status]int64{outbox.Pending: 40, outbox.Dead: 2}, OldestDue: at.Add(-90 * time.Second)},
 			},
 			Recent: []operator.Recent{
 				{Jobs: 9, Unsuccessful: 1, Since: at, WaitP99: 1500 * time.Microsecond, RunP99: 2345 * time.Millisecond},
@@ -55,7 +55,7 @@ func TestAFrameSaysHowItGoes(t *testing.T) {
 		"oldest due  1m30s", // the older one's queue is paused
 		"20.0 enqueued a second, 10.0 closed",
 		"waited p50 0s p99 1.5ms, ran p50 0s p99 2.35s; the last 9 closed",
-		"2 there, 1 of them without wake-ups, 1 missing",
+		"2 present, 1 of them not listening, 1 missing",
 		"2 letters wait",
 		"paused since",
 		"evil [2J", // without the escape
