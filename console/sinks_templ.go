@@ -701,7 +701,7 @@ func sinkPage(v *visit, s shownSink) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = fact("Gaps passed by").Render(templ.WithChildren(ctx, templ_7745c5c3_Var28), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = fact("Holes in the log").Render(templ.WithChildren(ctx, templ_7745c5c3_Var28), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -31,7 +31,7 @@ func (e *examination) sinks(ctx context.Context) error {
 			e.find(Problem, fmt.Sprintf("sink %s stands still since %s (%s): %s", s.Name,
 				s.AwaySince.UTC().Format(time.RFC3339), s.AwayCode, s.AwayReason),
 				"mend the broker or the route; if it is stuck, replay or dismiss what it has refused: posthaste dlq list --kind relay:"+s.Name+
-					"; if it waits for gaps, end the transactions that are open: pg_stat_activity")
+					"; if it waits for holes in the log, end the transactions that are open: pg_stat_activity")
 		case late && s.Owner == "":
 			e.find(Problem, fmt.Sprintf("nobody publishes to sink %s, and the oldest event waits for %s", s.Name,
 				span(waits)),

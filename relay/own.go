@@ -71,7 +71,7 @@ type away struct {
 
 // isOfBroker reports whether code, if it is not "", is why a broker accepts nothing.
 func isOfBroker(code string) bool {
-	return code != "" && code != CodeGaps && code != CodeReplay && !isOfDestination(code)
+	return code != "" && code != CodeHoles && code != CodeReplay && !isOfDestination(code)
 }
 
 func newAway(since time.Time, why *failure) *away {
@@ -279,9 +279,9 @@ func (o *ownership) wait(waits bool) {
 		o.setOutage(nil)
 		return
 	}
-	err := fmt.Errorf("transactions that are open hold %d gaps in the log, and more are not remembered", maxHoles)
+	err := fmt.Errorf("transactions that are open leave %d holes in the log, and more are not remembered", maxHoles)
 	o.publisher.complain(context.Background(), "sink waits", err)
-	o.setOutage(&away{time.Now(), CodeGaps, err.Error()})
+	o.setOutage(&away{time.Now(), CodeHoles, err.Error()})
 }
 
 func (o *ownership) poke() {
@@ -292,7 +292,7 @@ func (o *ownership) poke() {
 }
 
 // isOurs reports whether this process still has the lease, by the monotonic clock: a wall clock that jumps must not
-// cost the sink (the story of a relay whose clock jumps). That clock does not count a suspension of the machine:
+// cost the sink (integration's TestARelaysClockJumps). That clock does not count a suspension of the machine:
 // afterwards this process publishes until its next store, which the epoch refuses. Events are published at least once,
 // and the broker knows their ids.
 func (o *ownership) isOurs() bool {

@@ -63,7 +63,7 @@ func TestAnOpenTransactionHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// Beyond a thousand gaps, here, a sink waits for the transactions that may fill them, and loses
+// Beyond a thousand holes, here, a sink waits for the transactions that may fill them, and loses
 // nothing meanwhile.
 func TestTooManyGapsWaitForTheirTransactions(t *testing.T) {
 	t.Parallel()
@@ -88,12 +88,12 @@ func TestTooManyGapsWaitForTheirTransactions(t *testing.T) {
 		t.Errorf("%d are published beside 1,000 gaps that may be filled", n)
 	}
 	code := func() string { return ask[string](t, db, `SELECT coalesce(away_code, '') FROM outbox.sinks`) }
-	if got := code(); got != relay.CodeGaps {
+	if got := code(); got != relay.CodeHoles {
 		t.Errorf("the sink waits with the code %q", got)
 	}
 	end(t, open.Commit)
 	waitFor(t, func() bool { return published() == events+1 }, func() string { return fmt.Sprintf("all are published, there are %d", published()) })
-	waitFor(t, func() bool { return ask[string](t, db, `SELECT holes::text FROM outbox.sinks`) == "{}" }, func() string { return "the gaps are closed" })
+	waitFor(t, func() bool { return ask[string](t, db, `SELECT holes::text FROM outbox.sinks`) == "{}" }, func() string { return "the holes are closed" })
 	waitFor(t, func() bool { return code() == "" }, func() string { return "it does not wait any more" })
 }
 

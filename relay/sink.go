@@ -90,7 +90,7 @@ const (
 	CodeNoLeader       = "relay_no_leader"       // the destination has no leader, or too few replicas
 	CodeUnanswered     = "relay_unanswered"      // the broker did not confirm whether it has the message
 	CodeReplay         = "relay_replay"          // a running replay stops new events, as requested
-	CodeGaps           = "relay_gaps"            // nothing newer is read: open transactions leave too many gaps
+	CodeHoles          = "relay_holes"           // nothing newer is read: open transactions leave too many holes
 	CodeStuck          = "relay_stuck"           // refused messages cannot become jobs: there are too many
 )
 

@@ -87,7 +87,7 @@ func (t *tail) begin(ctx context.Context, q *sqlgen.Queries) (cursor, error) {
 		since = pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
 	}
 	top, err := q.PositionSince(ctx, since)
-	// Gaps before that position may belong to open transactions, whose events are as new.
+	// Holes before that position may belong to open transactions, whose events are as new.
 	c := cursor{top: max(0, top-maxBatch)}
 	if err != nil || !t.config.Since.IsZero() {
 		return c, err // run leaves out what was stored before that time

@@ -308,7 +308,7 @@ func (r *Run) duringALongTransaction(ctx context.Context, p *publishing, owner *
 	if err != nil {
 		return err
 	}
-	r.Expect("gaps in the positions that wait for the open transaction", float64(holes), ">=", 1)
+	r.Expect("holes in the log that wait for the open transaction", float64(holes), ">=", 1)
 	healed()
 	if err := backoff.Sleep(ctx, time.Second); err != nil { // until what was committed last is published, too
 		return err
