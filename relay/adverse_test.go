@@ -169,7 +169,7 @@ func TestAnEventThatCannotBeReadConcernsItsRouteOnly(t *testing.T) {
 	publish(t, db, "theirs", "k", "2")
 	mine.await(t, "1")
 	waitFor(t, func() bool {
-		return strings.Contains(ask[string](t, db, `SELECT coalesce(max(last_error_message), '') FROM outbox.jobs WHERE kind = 'relay:other' AND status = 'dead'`), "its headers are no texts")
+		return strings.Contains(ask[string](t, db, `SELECT coalesce(max(last_error_message), '') FROM outbox.jobs WHERE kind = 'relay:other' AND status = 'dead'`), "a header is not a string")
 	}, func() string { return "the other sink's dead letter says why" })
 }
 

@@ -216,7 +216,7 @@ func events(rows pgx.Rows) (all []Event, err error) {
 		}
 		if headers != nil {
 			if e.Headers, err = parseHeaders(headers); err != nil {
-				e.fault = fmt.Errorf("its headers are no texts: %w", err)
+				e.fault = fmt.Errorf("a header is not a string: %w", err)
 			}
 		}
 		all = append(all, e)

@@ -185,7 +185,7 @@ func (o *ownership) hold(ctx context.Context, c cursor, published int, events []
 	}
 	for i := range events {
 		if e := events[i].Event; !slices.Contains(open, e.Position) {
-			p.complain(ctx, "message passed by: the job that it was is closed",
+			p.complain(ctx, "message skipped: its job is already closed",
 				named(e, errors.New("it has been refused, or held, before")))
 		}
 	}

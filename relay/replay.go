@@ -310,7 +310,7 @@ func (p *replayer) doubt(ctx context.Context, r *replay, page *replayPage, f *fa
 	if r.unknown++; r.unknown < unansweredLimit {
 		return f
 	}
-	p.complain(ctx, "replay passes a message by", f)
+	p.complain(ctx, "replay skips a message", f)
 	if missing {
 		r.gone[page.messages()[0].Destination] = true
 	} else {
@@ -422,7 +422,7 @@ func (page *replayPage) send(ctx context.Context) error {
 				page.metrics.replayed.Inc()
 			case refused, isAway && away.Code == CodeNoDestination && page.gone[messages[i].Destination]:
 				page.counts.refused++
-				page.complain(ctx, "replay passes a message by", named(e, err))
+				page.complain(ctx, "replay skips a message", named(e, err))
 			default:
 				left = append(left, *e)
 				if failed == nil && !errors.Is(err, ErrNotTried) {

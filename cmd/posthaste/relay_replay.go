@@ -142,7 +142,7 @@ func (p *program) awaitReplay(ctx context.Context, o sinkReplays, r operator.Rep
 		fmt.Fprintln(p.stderr)
 	}
 	_, err := fmt.Fprintf(p.stdout,
-		"%s: %d published, of which the broker dropped %d as repeats; %d refused and passed by\n", r.State(),
+		"%s: %d published, of which the broker dropped %d as repeats; %d refused and skipped\n", r.State(),
 		r.Published, r.Repeated, r.Refused)
 	if err == nil && r.Stopped {
 		return cli.Exit("the replay was stopped", exitFailed)

@@ -69,7 +69,7 @@ func TestAStreamThatLostEverythingIsRepaired(t *testing.T) {
 	if got := plan(); !strings.Contains(got, "would publish 120 events, stored from ") || !strings.Contains(got, ", in about 2s\nabout 120 of them are younger than 1h, for which the broker remembers ids, and would be dropped: use --again\n") {
 		t.Errorf("the dry run printed %s", got)
 	}
-	if got := ok(t, e, "relay", "replay", "orders", "--since", "1h", "--yes", "--reason", "in vain"); got != "finished: 120 published, of which the broker dropped 120 as repeats; 0 refused and passed by\n" {
+	if got := ok(t, e, "relay", "replay", "orders", "--since", "1h", "--yes", "--reason", "in vain"); got != "finished: 120 published, of which the broker dropped 120 as repeats; 0 refused and skipped\n" {
 		t.Errorf("replay printed %s", got)
 	}
 	if err := stream.Purge(t.Context()); err != nil {
@@ -127,7 +127,7 @@ func TestReplaysAreRefused(t *testing.T) {
 		"relay replay none --since 1h --topic nothing":                   "sink not found",
 		"relay replay none --since 1h --dry-run":                         "replay to sink none: sink not found",
 		"relay replays none":                                             "sink not found",
-		"relay replay orders --since 1h --topic nothing":                 "no event of the log is meant",
+		"relay replay orders --since 1h --topic nothing":                 "no event in the log matches",
 		"relay replays stop orders 01976f0e-7a5c-7d3e-8f4b-0123456789ab": "replay not found",
 	} {
 		if r := posthaste(t, e, "", strings.Fields(line)...); r.code != exitFailed || !strings.Contains(r.errOut, want) {
