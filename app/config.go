@@ -48,8 +48,9 @@ type Config struct {
 	Timeout      time.Duration                     // of one attempt; 0 means 5 min
 	Backoff      dispatcher.BackoffPolicy          // nil means dispatcher.Exponential(1 s, 1 h)
 	GracePeriod  time.Duration                     // for running jobs at a stop; 0 means 20 s, negative none
-	DrainDelay   time.Duration                     // serve on, unready, before a stop (default 0): proxies may be late
-	LogJobs      dispatcher.LogJobs                // "" means all
+	// DrainDelay is how long to keep serving, unready, before a stop, so that proxies notice; 0 means none.
+	DrainDelay time.Duration
+	LogJobs    dispatcher.LogJobs // "" means all
 	// Keep is how long closed jobs are kept, at least 24 h; 0 means 30 days.
 	Keep time.Duration
 	// KeepByStatus is for statuses that differ from Keep; nil means 90 days for dead letters, and, without Keep, 14 for

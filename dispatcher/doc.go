@@ -77,7 +77,7 @@
 //	process.go      what all parts have in common
 //	waker.go        makes a claim loop look again, and paces looks that find nothing; one NOTIFY for many events
 //	mux.go          the handler of each kind
-//	outcome.go      what a handler may return, the settings for a kind's attempts, and back-off policies;
+//	outcome.go      what a handler may return, the settings for a kind's attempts, and backoff policies;
 //	                internal/outcome decides what becomes of its job
 //	health.go       connections of the dispatcher's own, whether the latest statement succeeded, complaints about
 //	                failures, and the wait for recovery

@@ -80,7 +80,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		atLimit: counter("outbox_dispatcher_limit_stops_total",
 			"Claims that a queue's limit kept from taking more: max_running, rate, or paused.", "limit"),
 		unavailable: gauge("outbox_dispatcher_kind_unavailable",
-			"1 while the jobs of a kind wait because what it needs is unavailable, else 0.", "job_type", "queue"),
+			"1 while the jobs of a kind wait because its dependency is unavailable, else 0.", "job_type", "queue"),
 		slots: gauge("outbox_dispatcher_slots",
 			"Handlers of the queue that this process runs at once, at most.", "queue"),
 		busy: gauge("outbox_dispatcher_slots_busy",

@@ -20,7 +20,7 @@ import (
 )
 
 // Handler carries out one attempt of a job. If it returns nil, the job has succeeded. If it returns an error, the job
-// is retried by the kind's back-off, unless the error says otherwise: see [Discard], [RetryAfter], [Unavailable] and
+// is retried by the kind's backoff, unless the error says otherwise: see [Discard], [RetryAfter], [Unavailable] and
 // [Snooze].
 //
 // The context ends when the attempt's timeout is over ([ErrTimeout]), the job is cancelled ([ErrCancelled]), its

@@ -34,7 +34,7 @@ func RetryAfter(wait time.Duration, err error) error {
 }
 
 // RetryAtLeast retries the job as [RetryAfter] does, for a time that another system asked for, such as the Retry-After
-// header of an HTTP response. The job waits at least as long as its back-off says, so that a receiver that answers "at
+// header of an HTTP response. The job waits at least as long as its backoff says, so that a receiver that answers "at
 // once" does not use up every attempt within a second.
 func RetryAtLeast(wait time.Duration, err error) error {
 	return &outcome.Postponed{Wait: wait, AtLeast: true, Err: cmpErr(err, "asked to be retried later")}
@@ -51,8 +51,9 @@ func Snooze(wait time.Duration) error { return &outcome.Snoozed{Wait: wait} }
 //
 // After five such outcomes of a kind in a row, each process stops claiming the kind's jobs in that queue and only tries
 // one of them from time to time: 0.1 to 5 s apart at first; in a long outage after an eighth of the time that it has
-// lasted so far; or after retryAfter if that is longer; but never more than a minute apart. Any other outcome that a
-// handler returns ends this at once. For a kind whose jobs depend on different targets, see [TargetUnavailable].
+// lasted so far; or after retryAfter if that is longer; but never more than a minute apart. The first success or
+// ordinary failure ends this at once; timeouts, undecodable payloads and interruptions do not. For a kind whose jobs
+// depend on different targets, see [TargetUnavailable].
 //
 // Use it for conditions that would affect every job alike, such as a refused connection. A job that can itself bring
 // down its dependency would do so again and again.

@@ -42,7 +42,7 @@ type reserving int
 const (
 	open   reserving = iota
 	closed           // no new reservation begins
-	gone             // nor does a job that is under way start
+	gone             // no new reservation begins, and a job that is reserved but has not started does not start
 )
 
 // reserve keeps a place for the job. It reports false if the job is to be claimed in the ordinary way. The caller has

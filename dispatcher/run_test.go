@@ -68,7 +68,7 @@ func TestAHandlersBugCostsItsOwnJobOnly(t *testing.T) {
 		code   string
 	}{
 		"an error that is a nil pointer": {handle: func() error { var e *nilError; return e }, code: codes.Panic},
-		"a back-off policy that panics": {
+		"a backoff policy that panics": {
 			handle: func() error { return context.Canceled },
 			config: KindConfig{Backoff: func(*outbox.Claimed, error) time.Duration { panic("policy") }}, code: codes.Panic,
 		},

@@ -97,7 +97,7 @@ func New(mux *Mux, config Config) (*Queue, error) {
 type Options struct {
 	MaxAttempts int            // 0 means 1
 	Timeout     time.Duration  // of one attempt; 0 means the kind's
-	Backoff     outbox.Backoff // waits between attempts; nil means the kind's back-off
+	Backoff     outbox.Backoff // waits between attempts; nil means the kind's backoff
 	// IdempotencyKey is unique per tenant and kind: while its job is known, a repeat returns that job's id.
 	IdempotencyKey string
 	Headers        map[string]string // handed to the handler

@@ -10,12 +10,12 @@ import (
 
 // A Backoff lists how long a job waits after its first failed attempt, after its second one, and so on; the last wait
 // then repeats. There are at most 64 waits, each of 0 to 100 years, and no jitter is added. A Backoff takes precedence
-// over the back-off policy of the job's kind; a wait that the handler itself asks for (dispatcher.RetryAfter) takes
+// over the backoff policy of the job's kind; a wait that the handler itself asks for (dispatcher.RetryAfter) takes
 // precedence over both.
 type Backoff []time.Duration
 
-// Exponential returns a back-off that waits first after the first failed attempt and twice as long after each further
-// one, up to limit. Enqueue refuses a back-off without a limit.
+// Exponential returns a backoff that waits first after the first failed attempt and twice as long after each further
+// one, up to limit. Enqueue refuses a backoff without a limit.
 func Exponential(first, limit time.Duration) Backoff {
 	if limit <= 0 { // a forgotten limit would otherwise run all attempts at once
 		return Backoff{noLimit}
@@ -52,7 +52,7 @@ func (b Backoff) validate() error {
 	return nil
 }
 
-// text returns the back-off as an array of intervals, in a form that Postgres accepts whatever its settings, or nil for
+// text returns the backoff as an array of intervals, in a form that Postgres accepts whatever its settings, or nil for
 // none. It is text because not every driver that [FromSQL] accepts can send arrays.
 func (b Backoff) text() *string {
 	if len(b) == 0 {

@@ -20,8 +20,8 @@ type Options struct {
 	// MaxAttempts is the most times that the job is claimed; 0 means 25. If the last attempt fails, the job is dead.
 	// Claims are counted, not starts: a process killed with a job in its buffer uses up an attempt.
 	MaxAttempts int
-	Timeout     time.Duration // of one attempt; 0 means that of the kind's handler, or else 5 minutes
-	Backoff     Backoff       // the waits between attempts; nil means the kind's back-off
+	Timeout     time.Duration // of one attempt; 0 means that of the kind, or else Config.Timeout of the process (5 min)
+	Backoff     Backoff       // the waits between attempts; nil means the kind's backoff
 	Key         KeyRules      // limits which jobs it may run alongside; zero means a job without a key
 	// IdempotencyKey is unique per tenant and kind, at most 512 bytes: a repeat changes nothing and returns the first
 	// job's id.

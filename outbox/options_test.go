@@ -45,7 +45,7 @@ func TestOptionsThatAreNotAcceptableAreNamedBeforeAnySQL(t *testing.T) {
 		"attempts without end":                 {Options{MaxAttempts: 32768}, []InvalidError{{"Options.MaxAttempts", "is 32768, want 1 to 32767, or 0 for 25"}}},
 		"a timeout below none":                 {Options{Timeout: -time.Second}, []InvalidError{{"Options.Timeout", "is -1s, want 0 to 100 years"}}},
 		"a timeout that no clock knows":        {Options{Timeout: 999}, []InvalidError{{"Options.Timeout", "is 999ns, want at least 1µs, or 0 for what the kind's handler says"}}},
-		"a back-off without a limit":           {Options{Backoff: Exponential(time.Second, 0)}, []InvalidError{{"Options.Backoff", "waits -1ns after attempt 1, want 0 to 100 years; Exponential needs a limit above zero"}}},
+		"a backoff without a limit":            {Options{Backoff: Exponential(time.Second, 0)}, []InvalidError{{"Options.Backoff", "waits -1ns after attempt 1, want 0 to 100 years; Exponential needs a limit above zero"}}},
 		"a wait below none":                    {Options{Backoff: Backoff{1, -1}}, []InvalidError{{"Options.Backoff", "waits -1ns after attempt 2, want 0 to 100 years"}}},
 		"a wait without end":                   {Options{Backoff: Backoff{math.MaxInt64}}, []InvalidError{{"Options.Backoff", "waits 2562047h47m16.854775807s after attempt 1, want 0 to 100 years"}}},
 		"too many waits":                       {Options{Backoff: make(Backoff, 65)}, []InvalidError{{"Options.Backoff", "has 65 waits, want at most 64"}}},

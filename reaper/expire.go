@@ -225,7 +225,7 @@ func (e *expirer) report(ctx context.Context, rows []sqlgen.ExpireLeasesRow) {
 			slog.Bool("will_retry", false), slog.String("status", row.Status))
 	}
 	for worker, jobs := range workers {
-		e.log.LogAttrs(ctx, slog.LevelWarn, "leases expired", slog.String("worker_id", worker), slog.Int("jobs", jobs))
+		e.log.LogAttrs(ctx, slog.LevelWarn, "leases lapsed", slog.String("worker_id", worker), slog.Int("jobs", jobs))
 	}
 }
 

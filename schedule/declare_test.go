@@ -53,7 +53,7 @@ func TestADeclarationThatChanged(t *testing.T) {
 		"another priority":   {Every("s", time.Hour, reportArgs{}, Options{Priority: 1}), false},
 		"more attempts":      {Every("s", time.Hour, reportArgs{}, Options{MaxAttempts: 26}), false},
 		"a timeout":          {Every("s", time.Hour, reportArgs{}, Options{Timeout: time.Second}), false},
-		"a back-off":         {Every("s", time.Hour, reportArgs{}, Options{Backoff: outbox.Backoff{time.Second}}), false},
+		"a backoff":          {Every("s", time.Hour, reportArgs{}, Options{Backoff: outbox.Backoff{time.Second}}), false},
 		"a key":              {Every("s", time.Hour, reportArgs{}, Options{Key: outbox.KeyRules{Name: "k"}}), false},
 		"a limit of the key": {Every("s", time.Hour, reportArgs{}, Options{Key: outbox.KeyRules{Name: "k", MaxActive: 2}}), false},
 		"a line":             {Every("s", time.Hour, reportArgs{}, Options{Key: outbox.KeyRules{Name: "k", Ordered: true}}), false},

@@ -247,7 +247,7 @@ func (o Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// intervals returns nil, which is NULL, for an empty back-off.
+// intervals returns nil, which is NULL, for an empty backoff.
 func intervals(b outbox.Backoff) (waits []pgtype.Interval) {
 	for _, wait := range b {
 		waits = append(waits, pgvalue.Interval(wait))

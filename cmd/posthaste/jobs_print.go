@@ -60,7 +60,7 @@ func parentOf(j operator.Job) any {
 	return j.Parent
 }
 
-// backoffText returns a back-off in the form that --backoff accepts.
+// backoffText returns a backoff in the form that --backoff accepts.
 func backoffText(b outbox.Backoff) string {
 	waits := make([]string, len(b))
 	for i, wait := range b {

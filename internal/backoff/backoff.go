@@ -30,7 +30,7 @@ const (
 // ErrRanBefore is the error of a second call of a Run that may be called only once. Retrying does not help.
 var ErrRanBefore = errors.New("method Run was called before")
 
-// Backoff is a capped exponential back-off with jitter. The zero value is ready
+// Backoff is a capped exponential backoff with jitter. The zero value is ready
 // to use. It belongs to one loop: it is not safe for concurrent use.
 type Backoff struct {
 	Min time.Duration // nominal length of the first wait; zero means 100 ms

@@ -7,7 +7,7 @@ const (
 	MaxNameBytes    = 128      // a kind or a queue
 	MaxKeyBytes     = 512      // a key and an idempotency key
 	MaxKeyActive    = 1000     // the jobs of a key that may run at once
-	MaxBackoffs     = 64       // the waits of a job's own back-off
+	MaxBackoffs     = 64       // the waits of a job's own backoff
 	MaxHeadersBytes = 64 << 10 // all headers as JSON
 	MaxPayloadBytes = 4 << 20  // in stored form, sealed or not
 	MaxResultBytes  = 4 << 20  // of a handler

@@ -38,7 +38,7 @@ type Policy struct {
 }
 
 // Decide turns the end of an attempt into the job's next state, and returns the error that belongs to it. cause is why
-// the handler's context ended, or nil if it had not. Errors and back-off policies are the program's code and may panic:
+// the handler's context ended, or nil if it had not. Errors and backoff policies are the program's code and may panic:
 // then the panic becomes the attempt's error.
 func (p Policy) Decide(job *outbox.Claimed, err, cause error) (Outcome, error) {
 	var o Outcome
@@ -46,11 +46,11 @@ func (p Policy) Decide(job *outbox.Claimed, err, cause error) (Outcome, error) {
 	if panicked == nil {
 		return o, err
 	}
-	panicked.Value = fmt.Sprintf("in the error or the back-off policy: %v", panicked.Value)
+	panicked.Value = fmt.Sprintf("in the error or the backoff policy: %v", panicked.Value)
 	return p.Fail(job, panicked), panicked
 }
 
-// Fail returns the outcome of a failed attempt without calling the error or the back-off policy.
+// Fail returns the outcome of a failed attempt without calling the error or the backoff policy.
 func (p Policy) Fail(job *outbox.Claimed, err error) Outcome {
 	return p.classify(failure(job, time.Minute, err), err)
 }
@@ -102,7 +102,7 @@ func (p Policy) retry(job *outbox.Claimed, err error) Outcome {
 		return failure(job, asked.Wait, err)
 	}
 	var wait time.Duration
-	if len(job.Backoff) > 0 { // the job's own back-off takes precedence over its kind's
+	if len(job.Backoff) > 0 { // the job's own backoff takes precedence over its kind's
 		wait = Turn(job.Backoff, job.Attempt)
 	} else {
 		wait = p.Backoff(job, err)
@@ -129,7 +129,7 @@ func (p Policy) classify(o Outcome, err error) Outcome {
 	return o
 }
 
-// Turn returns the wait after a failed attempt from the waits that a back-off lists: the last one repeats, and an empty
+// Turn returns the wait after a failed attempt from the waits that a backoff lists: the last one repeats, and an empty
 // list means no wait.
 func Turn(waits []time.Duration, attempt int) time.Duration {
 	if len(waits) == 0 {

@@ -48,15 +48,15 @@ func TestDecide(t *testing.T) {
 			first(), boom, nil,
 			outcome.Outcome{Status: outbox.Retrying, Delay: 7 * time.Second, Code: "error", Message: "boom"},
 		},
-		"a job's own back-off comes before the policy": {
+		"a job's own backoff comes before the policy": {
 			&outbox.Claimed{Attempt: 2, MaxAttempts: 9, Backoff: outbox.Backoff{time.Second, time.Minute, time.Hour}}, boom, nil,
 			outcome.Outcome{Status: outbox.Retrying, Delay: time.Minute, Code: "error", Message: "boom"},
 		},
-		"the last wait of a back-off is that from then on": {
+		"the last wait of a backoff is that from then on": {
 			&outbox.Claimed{Attempt: 7, MaxAttempts: 9, Backoff: outbox.Backoff{time.Second, time.Hour}}, boom, nil,
 			outcome.Outcome{Status: outbox.Retrying, Delay: time.Hour, Code: "error", Message: "boom"},
 		},
-		"what the handler asks for comes before a back-off": {
+		"what the handler asks for comes before a backoff": {
 			&outbox.Claimed{Attempt: 1, MaxAttempts: 9, Backoff: outbox.Backoff{time.Hour}}, dispatcher.RetryAfter(time.Second, boom), nil,
 			outcome.Outcome{Status: outbox.Retrying, Delay: time.Second, Code: "error", Message: "boom"},
 		},
@@ -131,7 +131,7 @@ func TestDecide(t *testing.T) {
 			first(), fmt.Errorf("wrapped: %w", dispatcher.RetryAtLeast(-time.Hour, nil)), nil,
 			outcome.Outcome{Status: outbox.Retrying, Delay: 7 * time.Second, Code: "error", Message: "wrapped: asked to be retried later"},
 		},
-		"retry at least no time waits as the job's own back-off says": {
+		"retry at least no time waits as the job's own backoff says": {
 			&outbox.Claimed{Attempt: 1, MaxAttempts: 9, Backoff: outbox.Backoff{time.Hour}}, dispatcher.RetryAtLeast(time.Second, boom), nil,
 			outcome.Outcome{Status: outbox.Retrying, Delay: time.Hour, Code: "error", Message: "boom"},
 		},

@@ -12,7 +12,7 @@
 //	[*relay.RefusedError]      it waits for a person, with the sink's code
 //	[*relay.UnavailableError]  an outage, which spends no attempt: see [dispatcher.Unavailable]
 //	[relay.ErrNotTried]        it goes back, with its attempt
-//	any other                  it is tried again by its back-off, with the code relay_unanswered and the same ID
+//	any other                  it is tried again by its backoff, with the code relay_unanswered and the same ID
 //
 // Messages are published in the order of their jobs: jobs with an ordered key one after the other, and others as they
 // come.

@@ -22,7 +22,7 @@
 //	                         long as the outage has lasted so far
 //	429 with Retry-After     tried again then, but no sooner than the kind's retry
 //	                         policy says
-//	any other                tried again by the kind's back-off
+//	any other                tried again by the kind's backoff
 //	no connection            an outage, too: nobody listens, no route, no name server
 //	no answer                tried again
 //

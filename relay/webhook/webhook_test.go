@@ -198,7 +198,7 @@ func TestE6AHugeAnswerIsNotRead(t *testing.T) {
 }
 
 // What a receiver says of when to come again is the least that a job waits, never
-// less than the back-off's wait: else all attempts would be made within a second.
+// less than the backoff's wait: else all attempts would be made within a second.
 func TestE6ARetryAfterIsNoShorterThanThePolicysWait(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]time.Duration{
