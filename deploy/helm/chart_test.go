@@ -75,6 +75,10 @@ api:
 		secret + "dispatch: {enabled: false}\nrelay: {enabled: true, existingSecret: brokers}",
 		"Deployment/control Deployment/relay PodDisruptionBudget/control PodDisruptionBudget/relay",
 	},
+	"webhooks and queues, as docs/operate/deploy.md adds them": {
+		secret + "dispatch: {webhooks: ['receipt.send=https://shop.example.com/jobs'], queues: 'default=64,mail=8'}",
+		"Deployment/control Deployment/dispatch PodDisruptionBudget/control PodDisruptionBudget/dispatch",
+	},
 	"console and relay, as docs/operate/deploy.md adds them": {
 		secret + "image: {repository: REGISTRY/posthaste, tag: VERSION}\napi: {enabled: true, console: true, consoleKeySecret: posthaste-console}\nrelay: {enabled: true, existingSecret: posthaste-relay}",
 		"Deployment/api Deployment/control Deployment/dispatch Deployment/relay PodDisruptionBudget/api PodDisruptionBudget/control PodDisruptionBudget/dispatch PodDisruptionBudget/relay Service/api",
