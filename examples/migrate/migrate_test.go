@@ -33,7 +33,7 @@ func run(t *testing.T, db *pgxpool.Pool, script string) (moved int) {
 	}
 }
 
-// refused returns what the page's query about a table lists: names with which the script would stop.
+// refused returns what the page's query about a table lists: names of jobs with which the script would stop.
 func refused(t *testing.T, db *pgxpool.Pool, table string) (names []string) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/migrate/to-posthaste.md")
@@ -64,8 +64,8 @@ func refused(t *testing.T, db *pgxpool.Pool, table string) (names []string) {
 	return nil
 }
 
-// wantRefused fails unless the script stops because of a name, and the page's query lists that alone.
-func wantRefused(t *testing.T, db *pgxpool.Pool, script, table, name string) {
+// wantRefused fails unless the script stops because of a job of this name, and the page's query lists that alone.
+func wantRefused(t *testing.T, db *pgxpool.Pool, script, table string, name string) {
 	t.Helper()
 	if names := refused(t, db, table); !slices.Equal(names, []string{name}) {
 		t.Errorf("the query of the page lists %q, want %q", names, name)
@@ -125,7 +125,10 @@ func TestRiver(t *testing.T) {
 		FROM generate_series(1, 500) AS i, unnest(enum_range(NULL::river_job_state)) AS state`, `
 		INSERT INTO river_job (state, max_attempts, args, kind, metadata) -- two tasks of a workflow of River Pro
 		VALUES ('pending', 25, '{}', 'kind0', '{"workflow_id": "w"}'), ('available', 25, '{}', 'kind0', '{"workflow_id": "w"}')`,
-		`INSERT INTO river_job (max_attempts, args, kind) VALUES (25, '{}', 'send mail')`)
+		`INSERT INTO river_job (max_attempts, args, kind) VALUES (25, to_jsonb(repeat('x', 4194304 - 2)), 'fits')`)
+	do(t, db, `INSERT INTO river_job (max_attempts, args, kind) VALUES (25, to_jsonb(repeat('x', 4194304 - 1)), 'large')`)
+	wantRefused(t, db, "river.sql", "river_job", "large")
+	do(t, db, `DELETE FROM river_job WHERE kind IN ('large', 'fits')`, `INSERT INTO river_job (max_attempts, args, kind) VALUES (25, '{}', 'send mail')`)
 	wantRefused(t, db, "river.sql", "river_job", "send mail")
 	do(t, db, `DELETE FROM river_job WHERE kind = 'send mail'`, `CREATE TABLE before AS TABLE river_job`)
 	if moved := run(t, db, "river.sql"); moved != 4*500 {
@@ -162,9 +165,18 @@ func TestGraphileWorker(t *testing.T) {
 		SELECT CASE i % 3 WHEN 0 THEN 1 END, 1 + i % 2, json_build_object('n', i), i % 7, date_trunc('second', now()) + i * interval '1 second', i % 26,
 			CASE i % 5 WHEN 0 THEN now() END
 		FROM generate_series(1, 2600) AS i`,
-		`INSERT INTO graphile_worker._private_tasks VALUES (3, 'send mail')`, `INSERT INTO graphile_worker._private_jobs (task_id) VALUES (3)`)
-	wantRefused(t, db, "graphile_worker.sql", "graphile_worker._private_jobs", "send mail")
-	do(t, db, `DELETE FROM graphile_worker._private_jobs WHERE task_id = 3`, `CREATE TABLE before AS TABLE graphile_worker._private_jobs`)
+		`INSERT INTO graphile_worker._private_tasks VALUES (3, 'send mail'), (4, 'large'), (5, 'long')`,
+		`INSERT INTO graphile_worker._private_job_queues VALUES (2, repeat('q', 513))`)
+	for _, of := range []struct{ task, job string }{
+		{"send mail", `INSERT INTO graphile_worker._private_jobs (task_id) VALUES (3)`},
+		{"large", `INSERT INTO graphile_worker._private_jobs (task_id, payload) VALUES (4, to_json(repeat('x', 4194304 - 1)))`},
+		{"long", `INSERT INTO graphile_worker._private_jobs (task_id, job_queue_id) VALUES (5, 2)`},
+	} {
+		do(t, db, of.job)
+		wantRefused(t, db, "graphile_worker.sql", "graphile_worker._private_jobs", of.task)
+		do(t, db, `DELETE FROM graphile_worker._private_jobs WHERE task_id > 2`)
+	}
+	do(t, db, `CREATE TABLE before AS TABLE graphile_worker._private_jobs`)
 	if moved := run(t, db, "graphile_worker.sql"); moved != 2000 { // neither locked nor out of attempts
 		t.Errorf("%d jobs were moved", moved)
 	}
