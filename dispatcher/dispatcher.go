@@ -158,12 +158,12 @@ func (d *Dispatcher) pokeAll() {
 }
 
 // offer gives promoted jobs to the queues of this process, and reports whether other processes should be notified of
-// them.
+// them. A job whose kind is unavailable here may be available to them: their circuits are their own.
 func (d *Dispatcher) offer(promoted []sqlgen.PromoteKeysRow) (elsewhere bool) {
 	here := map[*loop]int{}
 	for _, job := range promoted {
 		q := d.queues[job.Queue]
-		if q == nil || d.process.routes[job.Kind] == nil {
+		if q == nil || d.process.routes[job.Kind] == nil || !q.workers.outages.isAvailable(job.Kind) {
 			elsewhere = true
 			continue
 		}

@@ -50,9 +50,12 @@ func (o *outages) claimable() []string {
 		return o.kinds
 	}
 	return slices.DeleteFunc(slices.Clone(o.kinds), func(kind string) bool {
-		return o.of[kind].State() != outage.Closed
+		return !o.isAvailable(kind)
 	})
 }
+
+// isAvailable reports whether the kind's dependency is available, as far as this process knows.
+func (o *outages) isAvailable(kind string) bool { return o.of[kind].State() == outage.Closed }
 
 // mayRun reports whether a job that waited for a worker may run. It may not while its kind's dependency is unavailable.
 func (o *outages) mayRun(a *attempt) bool {

@@ -10,6 +10,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -189,6 +191,37 @@ func TestWhatWaitsInAnOutage(t *testing.T) {
 	for _, job := range store.jobs {
 		if job.Attempt != 0 {
 			t.Fatalf("a job has spent %d attempts", job.Attempt)
+		}
+	}
+}
+
+// A job that is promoted here, and whose kind is unavailable here, may run in another process at once: that process has
+// a circuit of its own.
+func TestAPromotedJobWhoseKindIsUnavailableIsOfferedToOthers(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, numbered(7)} {
+		mux := new(Mux)
+		mux.HandleRaw(tiny{}.Kind(), nil)
+		mux.HandleRaw(small{}.Kind(), nil)
+		d, err := New(nil, mux, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.compose(t.Context(), nil, nil)
+		d.process.phase.Store(claiming)
+		q := d.queues[engine.DefaultQueue]
+		for away := q.workers.outages.of[tiny{}.Kind()]; !away.Away(false, 0); { // until it is open
+			continue
+		}
+		q.workers.outages.some.Add(1)
+		promoted := func(kind string) []sqlgen.PromoteKeysRow {
+			return []sqlgen.PromoteKeysRow{{ID: pgvalue.UUID(outbox.NewID()), TenantID: pgvalue.UUID(tenant), Queue: engine.DefaultQueue, Key: "k", Kind: kind}}
+		}
+		if elsewhere := d.offer(promoted(tiny{}.Kind())); !elsewhere || q.keyed.offered() != 0 {
+			t.Errorf("a job of a kind that is unavailable here: offered to others %t, here %d times; want others only", elsewhere, q.keyed.offered())
+		}
+		if elsewhere := d.offer(promoted(small{}.Kind())); elsewhere || q.keyed.offered() != 1 {
+			t.Errorf("a job of another kind: offered to others %t, here %d times; want here only", elsewhere, q.keyed.offered())
 		}
 	}
 }
