@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/internal/fingerprint"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
@@ -89,6 +91,48 @@ func TestALeaseThatIsAboutToLapseIsWaitedFor(t *testing.T) {
 		cheap, deaf = !cheap, !cheap
 		if d := wait(); d < regular || d > regular+expireJitter {
 			t.Errorf("where %s, the next pass is in %s, want %s or a little more", why, d, regular)
+		}
+	}
+}
+
+// A statement closes only some of the jobs that are to be closed, and leaves the others to their workers until the next
+// one. Of those it records no attempt: the worker of one may come back and store how it ended.
+func TestAJobThatIsLeftForTheNextStatementHasNotLostItsLease(t *testing.T) {
+	t.Parallel()
+	const some = 50
+	for name, set := range map[string]string{
+		"cancelled":             `cancel_requested_at = now()`,
+		"cancelled, with a key": `cancel_requested_at = now(), key = id::text`,
+		"stale, with a key":     `on_lapse = 'fail-stale', key = id::text`,
+	} {
+		for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				r, db := newRig(t, Config{})
+				storeRunning(t, db, some+10, -time.Second)
+				exec(t, db, `UPDATE outbox.jobs SET tenant_id = $1, `+set, mustUUID(tenant))
+				storeRunning(t, db, 3, -time.Second)
+
+				always, never := pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+				_, _, _, err := r.expirer.take(t.Context(), sqlgen.ExpireLeasesParams{
+					FromLease: always, BeforeLease: never, FromDeadline: never, MaxJobs: 1000,
+					Overlap: pgvalue.Interval(0), Horizon: pgvalue.Interval(0), LeaseHorizon: pgvalue.Interval(0),
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+
+				if n := query[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'running'`); n != 10 {
+					t.Fatalf("jobs that are left = %d, want 10", n)
+				}
+				if n := query[int](t, db, `SELECT count(*) FROM outbox.attempts WHERE job_id IN (SELECT id FROM outbox.jobs WHERE status = 'running')`); n != 0 {
+					t.Errorf("attempts of jobs that are left, recorded as lost = %d, want none", n)
+				}
+				expirePass(t, r)
+				if n := query[int](t, db, `SELECT count(*) FROM outbox.attempts WHERE error_code = 'lease_lost'`); n != some+10+3 {
+					t.Errorf("recorded attempts = %d, want one of each of %d jobs", n, some+10+3)
+				}
+			})
 		}
 	}
 }

@@ -69,11 +69,6 @@ WITH lapsed AS MATERIALIZED (
             ELSE 'retrying'
         END::outbox.job_status AS status
     FROM judged
-), recorded AS (
-    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, tenant_id)
-    SELECT id, epoch, attempt, lease_owner, started_at, 'lease_lost', message, tenant_id
-    FROM judged
-    ON CONFLICT DO NOTHING
 ), expired AS (
     UPDATE outbox.jobs
     SET status             = sentenced.status,
@@ -117,6 +112,14 @@ WITH lapsed AS MATERIALIZED (
     -- returned unchanged.
     FROM (SELECT id, tenant_id, epoch, attempt, max_attempts, lost_leases, lease_owner, lease_expires_at, started_at, cancel_requested_at, kind, queue, key, on_lapse, outage, message FROM judged WHERE judged.cancel_requested_at IS NOT NULL OR judged.on_lapse = 'fail-stale' LIMIT 50) AS asked
     HAVING count(*) > 0
+), recorded AS (
+    -- A job that is left for the next statement is still its worker's: until then it may end in another way.
+    INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, tenant_id)
+    SELECT id, epoch, attempt, lease_owner, started_at, 'lease_lost', message, tenant_id
+    FROM judged
+    WHERE (cancel_requested_at IS NULL AND on_lapse IS DISTINCT FROM 'fail-stale')
+       OR id IN (SELECT closed.id FROM closed)
+    ON CONFLICT DO NOTHING
 ), ended AS (
     SELECT id, tenant_id, key, kind, queue, status, attempt, lease_owner, lease_expires_at FROM expired
     UNION ALL
