@@ -212,6 +212,39 @@ func TestADeadHeadStaysWhileJobsWaitBehindIt(t *testing.T) {
 	}
 }
 
+// A dead letter that has parked its key when its lease was lost stays beyond its retention while jobs wait for the key:
+// unblocking the key is to retry it first.
+func TestALetterThatParksItsKeyStaysWhileJobsWaitForIt(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		r, db := newRig(t, Config{KeepByStatus: map[outbox.Status]time.Duration{outbox.Dead: 0}})
+		exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key, parked_at)
+			SELECT $1, 'default', key, CASE WHEN key <> 'unblocked' THEN now() END
+			FROM unnest('{waits,line,runs,alone,unblocked,other,retries}'::text[]) AS key`, mustUUID(tenant))
+		exec(t, db, `
+			INSERT INTO outbox.jobs (id, tenant_id, kind, payload, status, created_at, failed_at, key, ordered, line_position, on_lapse, last_error_code, max_active, attempt, epoch, lease_owner, lease_expires_at, started_at)
+			SELECT outbox.uuid_v7(), $1, 'test', '{}', status::outbox.job_status, now() - interval '2 years',
+				CASE status WHEN 'dead' THEN now() - interval '1 year' END, key, ordered, line_position, CASE WHEN key <> 'retries' THEN 'block' END, code, CASE WHEN ordered THEN NULL ELSE 2 END, 1, 1,
+				CASE status WHEN 'running' THEN 'w' END, CASE status WHEN 'running' THEN now() + interval '1 hour' END, now()
+			FROM (VALUES ('waits', 'dead', NULL::boolean, NULL::bigint, 'lease_lost'), ('waits', 'blocked', NULL, NULL, NULL),
+				('line', 'dead', NULL, NULL, 'lease_lost'), ('line', 'pending', true, 1, NULL),
+				('runs', 'dead', NULL, NULL, 'lease_lost'), ('runs', 'running', NULL, NULL, NULL),
+				('alone', 'dead', NULL, NULL, 'lease_lost'), ('alone', 'dead', NULL, NULL, 'lease_lost'),
+				('unblocked', 'dead', NULL, NULL, 'lease_lost'), ('unblocked', 'pending', NULL, NULL, NULL),
+				('retries', 'dead', NULL, NULL, 'lease_lost'), ('retries', 'blocked', NULL, NULL, NULL),
+				('other', 'dead', NULL, NULL, 'error'), ('other', 'blocked', NULL, NULL, NULL)) AS job (key, status, ordered, line_position, code)`, mustUUID(tenant))
+		exec(t, db, `INSERT INTO outbox.jobs (id, tenant_id, kind, payload, status, key) -- another tenant's
+			VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 'test', '{}', 'blocked', 'alone')`)
+
+		trimPass(t, r)
+
+		got := query[string](t, db, `SELECT coalesce(string_agg(key, ' ' ORDER BY key), '') FROM outbox.jobs WHERE tenant_id = $1 AND status = 'dead'`, mustUUID(tenant))
+		if want := "line waits"; got != want {
+			t.Errorf("letters of these keys are left: %s; want %s", got, want)
+		}
+	}
+}
+
 // Where a publication has a table, as one FOR ALL TABLES does, the server refuses to delete rows that nothing names.
 func TestTrimmingGoesOnUnderAPublication(t *testing.T) {
 	t.Parallel()
