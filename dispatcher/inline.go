@@ -11,6 +11,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -82,7 +83,15 @@ func (i *Inline) Work(ctx context.Context, f InlineFlow) ([]InlineEnd, error) {
 		recorder.Run()
 	}()
 	p.phase.Store(claiming)
-	runInline(p, r, claimed)
+	ran := make([]*attempt, 0, len(claimed))
+	for _, a := range claimed {
+		if a.returned { // without its payload, because the jobs before it were large: it is a later call's
+			a.outcome = outcome.Interrupted
+		} else {
+			ran = append(ran, a)
+		}
+	}
+	runInline(p, r, ran)
 	var ended []*attempt
 	for _, a := range claimed {
 		if !a.reports.End() { // else the recorder hands it on
@@ -94,8 +103,8 @@ func (i *Inline) Work(ctx context.Context, f InlineFlow) ([]InlineEnd, error) {
 	if err := i.settle(append(ended, reported...)); err != nil {
 		return nil, err
 	}
-	ends := make([]InlineEnd, len(claimed))
-	for n, a := range claimed {
+	ends := make([]InlineEnd, len(ran))
+	for n, a := range ran {
 		ends[n] = InlineEnd{a.job, a.err}
 	}
 	return ends, i.promote()
