@@ -68,7 +68,8 @@ LIMIT 100000;
 
 -- name: SweepKeys :many
 -- SweepKeys looks at up to @max_keys keys, starting after the given one. For each key it returns whether a job could be
--- moved on although perhaps nobody is about to do so, and whether no open job has the key.
+-- moved on although perhaps nobody is about to do so, whether the job that is next has been due for some seconds and
+-- nothing runs, and whether no open job has the key.
 WITH page AS MATERIALIZED (
     SELECT keys.tenant_id, keys.queue, keys.key, keys.made_at, keys.park_at, keys.parked_at
     FROM outbox.keys
@@ -83,6 +84,9 @@ SELECT page.tenant_id, page.queue, page.key,
            OR (head.status IN ('failed', 'dead') AND head.on_death = 'park' AND (page.park_at IS NULL OR page.park_at <= statement_timestamp()))
            OR (page.park_at IS NOT NULL AND head.status NOT IN ('failed', 'dead'))
        ), false)::boolean AS stuck,
+       coalesce(page.parked_at IS NULL AND slots.running = 0
+           AND coalesce(head.status, 'pending') = 'pending'
+           AND coalesce(head.run_at, ready.run_at) < statement_timestamp() - interval '2 seconds', false)::boolean AS waits,
        (page.parked_at IS NULL AND page.made_at < statement_timestamp() - interval '1 minute'
            AND slots.running = 0 AND head.status IS NULL AND NOT EXISTS (
                SELECT FROM outbox.jobs
@@ -105,7 +109,17 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) AS waiting ON true
 LEFT JOIN LATERAL (
-    SELECT jobs.status, jobs.on_death
+    SELECT jobs.run_at
+    FROM outbox.jobs
+    WHERE slots.running = 0
+      AND jobs.tenant_id = page.tenant_id AND jobs.queue = page.queue AND jobs.key = page.key
+      AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+      AND jobs.status = 'pending'
+    ORDER BY jobs.tenant_id, jobs.queue, jobs.key, jobs.status, jobs.priority DESC, jobs.run_at, jobs.id
+    LIMIT 1
+) AS ready ON true
+LEFT JOIN LATERAL (
+    SELECT jobs.status, jobs.on_death, jobs.run_at
     FROM outbox.jobs
     WHERE jobs.tenant_id = page.tenant_id AND jobs.queue = page.queue AND jobs.key = page.key
       AND jobs.ordered AND jobs.status <> 'created'

@@ -3,6 +3,7 @@ package reaper
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"slices"
 	"sync"
@@ -54,17 +55,28 @@ type sweeper struct {
 	metrics  *metrics
 	keyed    atomic.Bool // there are or were keys to sweep, as the last pass over the leases saw
 	keysPage int32       // keys that one statement examines
+
+	seed  maphash.Seed
+	waits map[uint64]bool // hashes of the keys whose next job the last sweep has seen due and not running
 }
 
 // sweep examines every key and promotes jobs where a slot is free: the process that freed it died before it had
 // promoted the next job, or a head has been dead for long enough. It forgets keys that no open job bears. The sweep
 // makes keys correct; prompt promotion by the others makes them fast.
+//
+// A process that has room for a job that it promotes notifies nobody of it, and may die before it claims the job:
+//
+//	process    A leaves its key, promote B, commit   killed
+//	sweep                                                     B is due, nothing runs -> NOTIFY
+//
+// The job may as well be one that no process has a handler for, or wait for its turn. So the sweep notifies once for
+// what it did not see the last time.
 func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 	if !s.keyed.Load() { // an idle process queries nothing
 		return backoff.Jitter(sweepInterval), nil
 	}
 	var stuck, idle keys
-	started := time.Now()
+	started, waits, more := time.Now(), map[uint64]bool{}, false
 	page := sqlgen.SweepKeysParams{AfterTenantID: pgtype.UUID{Valid: true}, MaxKeys: s.keysPage}
 	for {
 		rows, err := s.page(ctx, page)
@@ -75,6 +87,9 @@ func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 			switch {
 			case row.Stuck:
 				stuck.add(row.TenantID, row.Queue, row.Key, everySlot)
+			case row.Waits:
+				name := maphash.Comparable(s.seed, keyName{row.TenantID, row.Queue, row.Key})
+				waits[name], more = true, more || !s.waits[name]
 			case row.Idle:
 				idle.add(row.TenantID, row.Queue, row.Key, 0)
 			}
@@ -86,6 +101,11 @@ func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 		page.AfterTenantID, page.AfterQueue, page.AfterKey = last.TenantID, last.Queue, last.Key
 	}
 	wait := max(backoff.Jitter(sweepInterval), sweepShare*time.Since(started))
+	if s.waits = waits; more {
+		bound, cancel := context.WithTimeout(ctx, statementTimeout)
+		_ = s.db.Notify(bound, []string{engine.Channel}) // a hint
+		cancel()
+	}
 	if len(idle.names) > 0 {
 		if err := s.forget(ctx, idle); err != nil {
 			return 0, err

@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -129,6 +131,73 @@ func TestTheSweepMovesStuckKeysOn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A process has promoted a job for which it had room, and died before it claimed it: nobody else was notified. The
+// sweep notifies once of a key whose next job has been due for a while and of which nothing runs, because the job may
+// also be one that no process handles.
+func TestTheSweepNotifiesOfAJobThatNobodyClaims(t *testing.T) {
+	t.Parallel()
+	const late = `run_at = now() - interval '3 s'`
+	for name, c := range map[string]struct {
+		status outbox.Status
+		set    string
+		beside outbox.Status // of another job of the key; "" for none
+		want   bool
+	}{
+		"one that was promoted":      {outbox.Pending, late, "", true},
+		"the head of a line":         {outbox.Pending, late + `, ordered = true, line_position = 1`, "", true},
+		"one that is due just now":   {outbox.Pending, `run_at = now()`, "", false},
+		"one that is due later":      {outbox.Pending, `run_at = now() + interval '1 hour'`, "", false},
+		"one beside one that runs":   {outbox.Pending, late, outbox.Running, false},
+		"a dead one":                 {outbox.Dead, late, "", false},
+		"one that is held in line":   {outbox.Created, late + `, ordered = true, line_position = 1`, "", false},
+		"one that waits for a retry": {outbox.Retrying, `run_at = now() + interval '1 hour', ordered = true, line_position = 1`, "", false},
+	} {
+		for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				r, db := newRig(t, Config{})
+				storeKeyed(t, db, "a", c.status, c.set)
+				if c.beside != "" {
+					storeKeyed(t, db, "a", c.beside, "")
+				}
+				exec(t, db, `UPDATE outbox.jobs SET tenant_id = $1`, mustUUID(tenant))
+				exec(t, db, `UPDATE outbox.keys SET tenant_id = $1`, mustUUID(tenant))
+				if got := notified(t, db, func() { sweep(t, r) }); got != c.want {
+					t.Errorf("the sweep has notified: %t, want %t", got, c.want)
+				}
+				if notified(t, db, func() { sweep(t, r) }) {
+					t.Error("the second sweep notifies again")
+				}
+				exec(t, db, `UPDATE outbox.keys SET parked_at = now()`)
+				fresh := newReaper(t, db, Config{})
+				if notified(t, db, func() { sweep(t, fresh) }) {
+					t.Error("the sweep notifies of a key that is parked")
+				}
+			})
+		}
+	}
+}
+
+// notified runs act and reports whether it notified the dispatchers.
+func notified(t *testing.T, db *pgxpool.Pool, act func()) bool {
+	t.Helper()
+	conn, err := pgx.ConnectConfig(t.Context(), db.Config().ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := conn.Exec(t.Context(), "LISTEN "+engine.Channel+"; LISTEN sentinel"); err != nil {
+		t.Fatal(err)
+	}
+	act()
+	exec(t, db, `NOTIFY sentinel`) // what was sent before comes before it
+	n, err := conn.WaitForNotification(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n.Channel == engine.Channel
 }
 
 // A dead head parks its key, at once or after a time, if its policy says so.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -131,7 +132,7 @@ func (r *Reaper) open(ctx context.Context) (err error) {
 	}
 	db := sqlgen.New(r.leases)
 	p := &promoter{db: db, log: r.log, skipped: skipped[keyName]{}}
-	r.sweeper = &sweeper{db: db, promoter: p, metrics: r.metrics, keysPage: sweepPage}
+	r.sweeper = &sweeper{db: db, promoter: p, metrics: r.metrics, keysPage: sweepPage, seed: maphash.MakeSeed()}
 	r.expirer = &expirer{
 		db: db, promoter: p, deadlines: r.deadlines, sweeper: r.sweeper, listening: r.config.Listening, metrics: r.metrics,
 		log:     r.log,
