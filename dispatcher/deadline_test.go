@@ -3,6 +3,7 @@ package dispatcher_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -92,9 +93,15 @@ func TestAHandlerIsStoppedAtTheDeadline(t *testing.T) {
 // needs to start it in time.
 func enqueueDueSoon(t *testing.T, db outbox.DB, d *running, wake chan<- struct{}) outbox.ID {
 	t.Helper()
+	return enqueueDueSoonWith(t, db, d, wake, outbox.Options{})
+}
+
+func enqueueDueSoonWith(t *testing.T, db outbox.DB, d *running, wake chan<- struct{}, opts outbox.Options) outbox.ID {
+	t.Helper()
 	awaitThat(t, "the dispatcher has started", func() bool { return strings.Contains(d.log.String(), "dispatcher started") })
 	for within := 2 * time.Second; ; within *= 2 {
-		id := enqueue(t, db, probe{}, outbox.Options{Deadline: dbNow(t, db).Add(within)})
+		opts.Deadline = dbNow(t, db).Add(within)
+		id := enqueue(t, db, probe{}, opts)
 		wake <- struct{}{}
 		waits := func(more string) bool {
 			return ask[bool](t, db, `SELECT EXISTS (SELECT FROM outbox.jobs WHERE id = $1 AND status = 'pending'`+more+`)`, id)
@@ -152,6 +159,54 @@ func TestSuccessPastTheDeadlineIsRefused(t *testing.T) {
 				t.Errorf("leases reported as lost = %v, want none", n)
 			}
 		})
+	}
+}
+
+// What became of an attempt that is refused after its deadline, the database says. A reaper that was faster has expired
+// the job; but if a reaper took the job from its worker before, the attempt has lost its lease, and the job may succeed
+// elsewhere.
+func TestAnAttemptThatIsRefusedAfterItsDeadlineIsReportedAsItEnded(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		end     func(t *testing.T, db outbox.DB)
+		lost    float64
+		expired int
+	}{
+		"a reaper was faster": {func(t *testing.T, db outbox.DB) {
+			if n, err := expireLate(t.Context(), db); n != 1 || err != nil {
+				t.Errorf("expired %d, %v; want 1", n, err)
+			}
+		}, 0, 1},
+		"another worker has it": {func(t *testing.T, db outbox.DB) {
+			exec(t, db, `UPDATE outbox.jobs SET epoch = epoch + 2, attempt = attempt + 1, lease_owner = 'another', deadline = NULL`)
+		}, 1, 0},
+	} {
+		for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+			for _, key := range []string{"", "k"} {
+				t.Run(fmt.Sprintf("%s, root %t, key %q", name, tenant == outbox.RootTenant, key), func(t *testing.T) {
+					t.Parallel()
+					db := pgtest.New(t)
+					ran := make(chan struct{})
+					wake := make(chan struct{}, 1)
+					d := start(t, db, handle(func(ctx context.Context, _ *outbox.Job[probe]) error {
+						<-ctx.Done()
+						await(t, db, "the database is past the deadline, too", `SELECT clock_timestamp() >= deadline FROM outbox.jobs`)
+						c.end(t, db)
+						close(ran)
+						return nil
+					}), quiet(wake))
+					enqueueDueSoonWith(t, db, d, wake, outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: key}})
+					receive(t, ran, "the handler")
+					d.stop(t)
+					if n := d.metric(t, "outbox_dispatcher_leases_lost_total"); n != c.lost {
+						t.Errorf("leases reported as lost = %v, want %v", n, c.lost)
+					}
+					if n := strings.Count(d.log.String(), "event=job_expired"); n != c.expired {
+						t.Errorf("attempts reported as expired = %v, want %v", n, c.expired)
+					}
+				})
+			}
+		}
 	}
 }
 

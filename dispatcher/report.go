@@ -26,7 +26,7 @@ type reporter struct {
 }
 
 type reportStatement interface {
-	FindSucceeded(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error)
+	FindEnds(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]sqlgen.FindEndsRow, error)
 	StreamRefused(ctx context.Context, arg sqlgen.StreamRefusedParams) error
 }
 
@@ -37,8 +37,8 @@ func newReporter(p *process, db reportStatement, waiters, peers *notifier) *repo
 }
 
 // report counts and logs what a settlement did. An attempt that it did not match has lost its lease, with three
-// exceptions: the handler's own transaction has completed the job, whatever outcome the handler returned; the job's
-// deadline has come; or an earlier try had committed before its connection broke.
+// exceptions: the handler's own transaction has completed the job, whatever outcome the handler returned; a reaper has
+// ended the job at its deadline; or an earlier try had committed before its connection broke.
 func (r *reporter) report(batch []*attempt, retried bool) {
 	if slices.ContainsFunc(batch, endsForWaiters) {
 		r.waiters.notify()
@@ -52,17 +52,17 @@ func (r *reporter) report(batch []*attempt, retried bool) {
 		}
 	}
 	refused := unstored(batch)
-	succeeded, err := r.succeeded(refused, retried)
+	ended, err := r.ended(refused, retried)
 	var lost []*attempt
 	for _, a := range refused {
-		switch {
-		case succeeded[a.job.ID]:
+		switch status := ended[a.job.ID]; {
+		case status == outbox.Succeeded:
 			a.outcome = outcome.Outcome{Status: outbox.Succeeded}
 			r.reportStored(a)
-		case !a.deadline.IsZero() && !time.Now().Before(a.deadline): // a reaper was faster
+		case status == outbox.Expired:
 			a.outcome = outcome.Outcome{Status: outbox.Expired, Message: a.outcome.Message}
 			r.reportStored(a)
-		case retried || err != nil && engine.InternalOf(a.job).Completed.Load():
+		case retried || err != nil && mayHaveEnded(a):
 			a.waker.poke() // the next start of what the earlier try has stored
 			r.log.LogAttrs(a.traced, slog.LevelWarn,
 				"outcome stored by an earlier try, or lease lost",
@@ -96,13 +96,13 @@ func (r *reporter) streamRefused(lost []*attempt) {
 	}
 }
 
-// succeeded searches the history for attempts that a settlement did not match and that may have succeeded all the same.
-// A handler whose COMMIT was not answered returns the error, as it should; the row of (id, epoch) shows whether the
-// transaction committed.
-func (r *reporter) succeeded(refused []*attempt, retried bool) (map[[16]byte]bool, error) {
+// ended searches the history for attempts that a settlement did not match and that may have ended their jobs all the
+// same, and returns how they did. A handler whose COMMIT was not answered returns the error, as it should; the row of
+// (id, epoch) shows whether the transaction committed.
+func (r *reporter) ended(refused []*attempt, retried bool) (map[outbox.ID]outbox.Status, error) {
 	var possible []*attempt
 	for _, a := range refused {
-		if engine.InternalOf(a.job).Completed.Load() || retried && a.outcome.Status == outbox.Succeeded {
+		if mayHaveEnded(a) || retried && a.outcome.Status == outbox.Succeeded {
 			possible = append(possible, a)
 		}
 	}
@@ -112,11 +112,21 @@ func (r *reporter) succeeded(refused []*attempt, retried bool) (map[[16]byte]boo
 	ids, epochs := keysOf(possible)
 	ctx, cancel := r.boundSettling()
 	defer cancel()
-	found, err := r.db.FindSucceeded(ctx, ids, epochs)
+	found, err := r.db.FindEnds(ctx, ids, epochs)
 	if err != nil {
 		return nil, err // they are reported as unknown
 	}
-	return idSet(found), nil
+	ended := make(map[outbox.ID]outbox.Status, len(found))
+	for _, row := range found {
+		ended[row.ID.Bytes] = outbox.Status(row.Status)
+	}
+	return ended, nil
+}
+
+// mayHaveEnded reports whether something other than a settlement may have ended the attempt's job: the handler's own
+// transaction, or a reaper at the deadline.
+func mayHaveEnded(a *attempt) bool {
+	return engine.InternalOf(a.job).Completed.Load() || !a.deadline.IsZero() && !time.Now().Before(a.deadline)
 }
 
 // idSet returns a set of the ids.

@@ -45,8 +45,11 @@ func (u *unanswered) CloseAttempts(context.Context, sqlgen.CloseAttemptsParams) 
 	return nil, nil
 }
 
-func (u *unanswered) FindSucceeded(context.Context, []pgtype.UUID, []int64) ([]pgtype.UUID, error) {
-	return u.stored, nil
+func (u *unanswered) FindEnds(context.Context, []pgtype.UUID, []int64) (ends []sqlgen.FindEndsRow, err error) {
+	for _, id := range u.stored {
+		ends = append(ends, sqlgen.FindEndsRow{ID: id, Status: string(outbox.Succeeded)})
+	}
+	return ends, nil
 }
 
 func (u *unanswered) StreamRefused(context.Context, sqlgen.StreamRefusedParams) error { return nil }

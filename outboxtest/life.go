@@ -105,7 +105,7 @@ var meanings = map[string]string{
 // uneventful lists statements of the engine at which a crash makes no difference.
 var uneventful = map[string]bool{
 	"ClaimJobs": true, "ClaimKeyedJobs": true, "FindMovableKeys": true, "PromoteKeys": true, "RegisterDeathHooks": true,
-	"FindSucceeded": true,
+	"FindEnds": true,
 }
 
 // engineDB is the engine's connection. In production the engine has connections of its own: what it stores while a

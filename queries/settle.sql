@@ -98,12 +98,14 @@ WITH input AS MATERIALIZED (
 )
 SELECT id FROM settled LIMIT 100000;
 
--- name: FindSucceeded :many
--- FindSucceeded returns which of the given attempts have succeeded.
-SELECT history.id
+-- name: FindEnds :many
+-- FindEnds returns which of the given attempts have succeeded, and which a reaper has ended at the deadline: that
+-- raised the epoch.
+SELECT history.id, history.status::text AS status
 FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch) AS input
-JOIN outbox.history ON history.id = ANY (ARRAY[input.id]) AND history.epoch = input.epoch
-WHERE history.status = 'succeeded'
+JOIN outbox.history ON history.id = ANY (ARRAY[input.id]) AND history.epoch BETWEEN input.epoch AND input.epoch + 1
+WHERE (history.status = 'succeeded' AND history.epoch = input.epoch)
+   OR (history.status = 'expired' AND history.epoch = input.epoch + 1)
 LIMIT 100000;
 
 -- name: FindLocked :many

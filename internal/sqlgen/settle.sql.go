@@ -11,6 +11,42 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const FindEnds = `-- name: FindEnds :many
+SELECT history.id, history.status::text AS status
+FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch) AS input
+JOIN outbox.history ON history.id = ANY (ARRAY[input.id]) AND history.epoch BETWEEN input.epoch AND input.epoch + 1
+WHERE (history.status = 'succeeded' AND history.epoch = input.epoch)
+   OR (history.status = 'expired' AND history.epoch = input.epoch + 1)
+LIMIT 100000
+`
+
+type FindEndsRow struct {
+	ID     pgtype.UUID
+	Status string
+}
+
+// FindEnds returns which of the given attempts have succeeded, and which a reaper has ended at the deadline: that
+// raised the epoch.
+func (q *Queries) FindEnds(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]FindEndsRow, error) {
+	rows, err := q.db.Query(ctx, FindEnds, ids, epochs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FindEndsRow
+	for rows.Next() {
+		var i FindEndsRow
+		if err := rows.Scan(&i.ID, &i.Status); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const FindLocked = `-- name: FindLocked :many
 WITH free AS MATERIALIZED (
     SELECT jobs.id
@@ -29,35 +65,6 @@ LIMIT 100000
 // FindLocked returns which of the given jobs have rows that another transaction has locked.
 func (q *Queries) FindLocked(ctx context.Context, ids []pgtype.UUID) ([]pgtype.UUID, error) {
 	rows, err := q.db.Query(ctx, FindLocked, ids)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []pgtype.UUID
-	for rows.Next() {
-		var id pgtype.UUID
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		items = append(items, id)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const FindSucceeded = `-- name: FindSucceeded :many
-SELECT history.id
-FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch) AS input
-JOIN outbox.history ON history.id = ANY (ARRAY[input.id]) AND history.epoch = input.epoch
-WHERE history.status = 'succeeded'
-LIMIT 100000
-`
-
-// FindSucceeded returns which of the given attempts have succeeded.
-func (q *Queries) FindSucceeded(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]pgtype.UUID, error) {
-	rows, err := q.db.Query(ctx, FindSucceeded, ids, epochs)
 	if err != nil {
 		return nil, err
 	}
