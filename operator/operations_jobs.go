@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -262,7 +263,7 @@ const asCounted = `
 
 // stepOnJobs acts on the next of an operation's open jobs, in the transaction that locks it. It does not wait for a job
 // that another transaction has locked, such as a handler's: it skips the job and returns to it when it has reached the
-// end.
+// end. Claims pass by the jobs that the step has locked; if it leaves some as they are, it wakes the dispatchers.
 func (o *Operator) stepOnJobs(ctx context.Context, s operationStep) error {
 	tx, taken := o.in, s.taken
 	filter, edit, err := readOpenJobs(taken.Filter)
@@ -293,6 +294,9 @@ func (o *Operator) stepOnJobs(ctx context.Context, s operationStep) error {
 		done, err = o.editJobs(ctx, taken.ID, edit, filter.Statuses, locked)
 	default:
 		done, err = o.actOnJobs(ctx, OperationAct(taken.Act), filter.Statuses, locked)
+	}
+	if err == nil && done < len(locked) {
+		err = o.db.Notify(ctx, []string{engine.Channel})
 	}
 	if err != nil {
 		return err

@@ -227,6 +227,44 @@ func TestAnOperationPassesByAJobThatIsLocked(t *testing.T) {
 	}
 }
 
+// A step locks the jobs that it looks at. Claims pass by them, and nothing else would tell the dispatchers that those
+// on which the step has not acted are free again.
+func TestAStepWakesTheDispatchersForWhatItLeaves(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		o, db := newRig(t)
+		open(t, db, tenant, "mail", "pending", 2)
+		step := func() bool {
+			op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return woken(t, db, func() {
+				for !finished(op) {
+					_, _ = o.StepOperation(t.Context()) // it returns what the trigger says
+					if op, err = o.Operation(t.Context(), outbox.ID{}, op.ID); err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
+		}
+		if _, err := db.Exec(t.Context(), `
+			CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
+			CREATE TRIGGER refuse BEFORE DELETE ON outbox.jobs FOR EACH ROW EXECUTE FUNCTION refuse()`); err != nil {
+			t.Fatal(err)
+		}
+		if !step() {
+			t.Error("a step that passes over two jobs, which it has locked, wakes nobody")
+		}
+		if _, err := db.Exec(t.Context(), `DROP TRIGGER refuse ON outbox.jobs`); err != nil {
+			t.Fatal(err)
+		}
+		if step() {
+			t.Error("a step that cancels both jobs wakes the dispatchers")
+		}
+	}
+}
+
 // A key that somebody has locked holds up no step, however many of its jobs the step cancels: what waits behind them
 // moves on when the step commits, or is the reaper's.
 func TestAnOperationWaitsForNoKey(t *testing.T) {
