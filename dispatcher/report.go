@@ -39,6 +39,9 @@ func newReporter(p *process, db reportStatement, waiters, peers *notifier) *repo
 // report counts and logs what a settlement did. An attempt that it did not match has lost its lease, with three
 // exceptions: the handler's own transaction has completed the job, whatever outcome the handler returned; a reaper has
 // ended the job at its deadline; or an earlier try had committed before its connection broke.
+//
+// A settlement that does not match an attempt locks the job's row until it ends, and claims pass by the job meanwhile.
+// So everybody looks again.
 func (r *reporter) report(batch []*attempt, retried bool) {
 	if slices.ContainsFunc(batch, endsForWaiters) {
 		r.waiters.notify()
@@ -69,10 +72,14 @@ func (r *reporter) report(batch []*attempt, retried bool) {
 				a.Attrs("lease_unknown", slog.String("outcome", string(a.outcome.Status)))...)
 		default:
 			lost = append(lost, a)
+			a.waker.poke()
 			r.metrics.leasesLost.Inc()
 			r.log.LogAttrs(a.traced, slog.LevelWarn, "lease_lost",
 				a.Attrs("lease_lost", slog.String("outcome_refused", string(a.outcome.Status)))...)
 		}
+	}
+	if len(lost) > 0 {
+		r.peers.notify()
 	}
 	r.streamRefused(lost)
 }

@@ -81,6 +81,46 @@ func TestASettlementThatIsTakenApartKnowsOfTheTryBefore(t *testing.T) {
 	})
 }
 
+// lost has lost the lease of every attempt.
+type lost struct{ unanswered }
+
+func (*lost) SettleSucceeded(context.Context, sqlgen.SettleSucceededParams) ([]pgtype.UUID, error) {
+	return nil, nil
+}
+
+// The settlement of a lost attempt locks the job's row until it ends, and refuses the outcome. A claim that comes
+// meanwhile passes by the job, which waits again:
+//
+//	reaper    J is retrying, NOTIFY
+//	zombie                            settle: lock J, no match   commit, NOTIFY
+//	others                              claim: pass by J                          claim J
+//
+// So everybody looks again, this process as well.
+func TestALostLeaseWakesEverybody(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, numbered(7)} {
+		for _, key := range []string{"", "k"} {
+			mux := new(Mux)
+			mux.HandleRaw(tiny{}.Kind(), nil)
+			d, err := New(nil, mux, Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.compose(t.Context(), nil, nil)
+			u := new(lost)
+			d.settler.statements.db, d.settler.reporter.db = u, u
+			a := &attempt{job: newJob(tiny{}.Kind(), tenant, 0, key), route: d.process.routes[tiny{}.Kind()], waker: newWaker(), outcome: outcome.Outcome{Status: outbox.Succeeded}}
+			d.settler.settle([]*attempt{a})
+			if n := counted(t, d.process.metrics.leasesLost); n != 1 {
+				t.Fatalf("%v leases are lost, want 1", n)
+			}
+			if len(d.peers.due) != 1 || !a.waker.notified.Load() {
+				t.Errorf("the others are notified: %t, this process looks: %t; want both", len(d.peers.due) == 1, a.waker.notified.Load())
+			}
+		}
+	}
+}
+
 // counted returns the value of a counter.
 func counted(t *testing.T, c prometheus.Metric) float64 {
 	t.Helper()
