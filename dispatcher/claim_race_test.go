@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -42,6 +43,37 @@ func TestAClaimDoesNotWaitForAnother(t *testing.T) {
 	}
 	if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'running' AND epoch = 1`); n != 6 {
 		t.Errorf("jobs that were claimed once = %d, want 6", n)
+	}
+}
+
+// A transaction keeps a job's row locked while the job becomes due, as that of an operator who cancels it, and is
+// rolled back. Nobody is notified, and the poll is an hour away:
+//
+//	transaction   lock J                                    roll back
+//	dispatcher             J is due: the claim passes by J             claim J
+func TestAJobWhoseRowWasLockedWhenItBecameDueIsStarted(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
+		for _, key := range []string{"", "k"} {
+			t.Run(fmt.Sprintf("root %t, key %q", tenant == outbox.RootTenant, key), func(t *testing.T) {
+				t.Parallel()
+				db := pgtest.New(t)
+				opts := outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: key}, Delay: time.Second}
+				id := enqueue(t, db, probe{}, opts)
+				exec(t, db, `INSERT INTO outbox.jobs (id, tenant_id, kind, payload) VALUES (outbox.uuid_v7(), $1, 'foreign', '1')`, tenant)
+				tx := begin(t, db)
+				exec(t, tx, `SELECT FROM outbox.jobs WHERE id = $1 FOR UPDATE`, id)
+				claims := &counter{text: "name: Claim"}
+				start(t, traced(t, db, claims), handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(nil))
+				await(t, db, "it is due", `SELECT run_at < clock_timestamp() FROM outbox.jobs WHERE id = $1`, id)
+				passed := claims.n.Load() + 2
+				awaitThat(t, "claims have passed by it", func() bool { return claims.n.Load() >= passed })
+				if err := tx.Rollback(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				await(t, db, "it succeeds", `SELECT count(*) = 1 FROM outbox.history WHERE status = 'succeeded'`)
+			})
+		}
 	}
 }
 

@@ -138,16 +138,20 @@ func newShareParams(r claimRequest) (p shareParams) {
 		p.firsts = append(p.firsts, int32(len(p.priorities)+1))
 		for _, c := range share.Cursors {
 			at := c.From(r.front, r.frontAt)
-			from := pgtype.Timestamptz{Time: at.RunAt, Valid: true}
-			if at.RunAt.IsZero() {
-				from = pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
-			}
-			p.priorities, p.fromRunAt, p.fromID = append(p.priorities, c.Priority), append(p.fromRunAt, from),
-				append(p.fromID, pgvalue.UUID(at.ID))
+			p.priorities, p.fromRunAt = append(p.priorities, c.Priority), append(p.fromRunAt, pgTime(at.RunAt))
+			p.fromID = append(p.fromID, pgvalue.UUID(at.ID))
 		}
 		p.lasts = append(p.lasts, int32(len(p.priorities)))
 	}
 	return p
+}
+
+// pgTime converts a time. A zero time becomes minus infinity.
+func pgTime(at time.Time) pgtype.Timestamptz {
+	if at.IsZero() {
+		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+	}
+	return pgtype.Timestamptz{Time: at, Valid: true}
 }
 
 // read reads the jobs of a claim. When jobs have become far larger than the last ones, read drops the payloads of those

@@ -262,6 +262,10 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 	keyedTenants, keyedPriorities := s.Known(true)
 	p.TenantIds, p.Priorities, p.KeyedTenantIds, p.KeyedPriorities = pgIDs(tenants), priorities, pgIDs(keyedTenants),
 		keyedPriorities
+	if asked, priorities, from := s.Asked(); len(asked) > 0 {
+		p.AskedTenantIds, p.AskedPriorities, p.AskedFrom = pgIDs(asked), priorities, pgTimes(from)
+		p.Kinds = l.workers.outages.claimable()
+	}
 	if search {
 		plain, keyed := s.Gaps(false), s.Gaps(true)
 		p.GapFrom, p.GapTo, p.KeyedGapFrom, p.KeyedGapTo = pgIDs(plain.From), pgIDs(plain.To), pgIDs(keyed.From),
@@ -310,6 +314,14 @@ func pgIDs(ids []outbox.ID) []pgtype.UUID {
 	all := make([]pgtype.UUID, len(ids))
 	for i, id := range ids {
 		all[i] = pgvalue.UUID(id)
+	}
+	return all
+}
+
+func pgTimes(times []time.Time) []pgtype.Timestamptz {
+	all := make([]pgtype.Timestamptz, len(times))
+	for i, at := range times {
+		all[i] = pgTime(at)
 	}
 	return all
 }

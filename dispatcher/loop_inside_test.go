@@ -57,13 +57,15 @@ func TestAQueueThatTurnsOutToBeLimitedIsClaimedFromTheFront(t *testing.T) {
 	db := new(surveyed)
 	q := idleQueue(t, db)
 	at := pgtype.Timestamptz{Time: time.Now(), Valid: true}
-	for n := range 2 {
-		for _, keyed := range []bool{false, true} {
-			db.rows = append(db.rows, sqlgen.SurveyQueueRow{
-				Keyed: keyed, TenantID: pgtype.UUID{Bytes: numbered(n), Valid: true},
-				DueInSeconds: math.Inf(-1), SurveyedAt: at,
-			})
+	due := func(in float64) (rows []sqlgen.SurveyQueueRow) {
+		for n := range 2 {
+			for _, keyed := range []bool{false, true} {
+				rows = append(rows, sqlgen.SurveyQueueRow{
+					Keyed: keyed, TenantID: pgtype.UUID{Bytes: numbered(n), Valid: true}, DueInSeconds: in, SurveyedAt: at,
+				})
+			}
 		}
+		return rows
 	}
 	survey := func() {
 		t.Helper()
@@ -78,17 +80,25 @@ func TestAQueueThatTurnsOutToBeLimitedIsClaimedFromTheFront(t *testing.T) {
 		}
 		return all
 	}
+	claimNothing := func() {
+		for _, keyed := range []bool{false, true} {
+			p := q.sched.Plan(time.Now(), scheduler.Places{Room: 100, Capacity: 100}, nil)
+			q.sched.Claimed(keyed, p.Shares(keyed), nil, scheduler.Extent{Front: true}, time.Now())
+		}
+	}
+	db.rows = due(math.Inf(-1))
 	survey()
+	claimNothing()
+	db.rows = due(-1)
+	survey() // other jobs of theirs have become due; the first ones are not there
 	for _, keyed := range []bool{false, true} {
-		p := q.sched.Plan(time.Now(), scheduler.Places{Room: 100, Capacity: 100}, nil)
-		moved := cursors(keyed)
-		q.sched.Claimed(keyed, p.Shares(keyed), nil, scheduler.Extent{Front: true}, time.Now())
-		for _, c := range moved {
+		for _, c := range cursors(keyed) {
 			if c.At.RunAt.IsZero() {
 				t.Fatalf("keyed: %t: a cursor has not moved: the test proves nothing", keyed)
 			}
 		}
 	}
+	claimNothing() // the next survey is to find out whether they are locked, and finds that the queue is paused
 	db.rows = []sqlgen.SurveyQueueRow{{DueInSeconds: math.NaN(), SurveyedAt: at}}
 	survey()
 	for _, keyed := range []bool{false, true} {

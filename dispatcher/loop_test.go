@@ -213,6 +213,48 @@ func TestALoopWakesWhenAJobIsDue(t *testing.T) {
 	})
 }
 
+// Another transaction has a job's row locked when the job becomes due, and leaves the job as it is. The claim passes by
+// it, nobody is notified of the end of the transaction, and no later survey shows the job as due:
+//
+//	transaction   lock J                                            roll back
+//	loop                   J is due: claim nothing, ask: J is left             claim J
+//
+// It starts soon after the transaction has ended, and the loop looks ever more seldom until then. A job that another
+// process has taken is not looked for.
+func TestAJobThatIsLockedWhenItIsDueStartsSoonAfter(t *testing.T) {
+	for whose, n := range map[string]int{"root's": 0, "another tenant's": 3} {
+		t.Run(whose, func(t *testing.T) {
+			inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+				r.add(numbered(n), 1, 10*time.Second)
+				r.set(func() { r.locked = map[outbox.ID]bool{r.jobs[0].ID: true} })
+				r.capacity.poke()
+				r.sleep(5 * time.Second)
+				before, _ := r.counts()
+				r.sleep(15 * time.Second)
+				if claims, _ := r.counts(); claims-before < 9 || claims-before > 20 {
+					t.Errorf("%d claims while the job was locked for ten seconds, want about 15", claims-before)
+				}
+				r.set(func() { r.locked = nil })
+				r.sleep(scheduler.LockedPause(100))
+				if len(r.done) != 1 {
+					t.Errorf("%d jobs have succeeded, want the one that was locked", len(r.done))
+				}
+				r.add(numbered(n), 1, time.Second)
+				r.set(func() { r.locked = map[outbox.ID]bool{r.jobs[0].ID: true} })
+				r.capacity.poke()
+				r.sleep(time.Second)
+				r.set(func() { r.jobs = nil }) // the claim of the other process is committed
+				r.sleep(time.Second)
+				before, surveys := r.counts()
+				r.sleep(50 * time.Minute)
+				if claims, s := r.counts(); claims != before || s != surveys {
+					t.Errorf("%d claims and %d surveys for a job that another process has", claims-before, s-surveys)
+				}
+			})
+		})
+	}
+}
+
 // The first job of a tenant that is new to the queue starts within milliseconds, although another tenant has thousands
 // of due jobs and all the workers that one tenant may hold, and reads from the front have become expensive because a
 // transaction holds a snapshot.

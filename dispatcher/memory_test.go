@@ -35,7 +35,8 @@ type memoryStore struct {
 	surveys int
 	orphans int // looks for them
 	paused  bool
-	away    error // error of every statement
+	locked  map[outbox.ID]bool // by other transactions: claims pass by them
+	away    error              // error of every statement
 }
 
 func (s *memoryStore) claim(_ context.Context, _ querier, r claimRequest) *claimBatch {
@@ -60,7 +61,7 @@ func (s *memoryStore) claim(_ context.Context, _ querier, r claimRequest) *claim
 		left := share.Quota
 		for _, c := range append([]*scheduler.Cursor{nil}, share.Cursors...) { // offered ones first
 			s.jobs = slices.DeleteFunc(s.jobs, func(job *outbox.Claimed) bool {
-				is := left > 0 && !job.RunAt.After(now) && (job.Key != "") == r.keyed && slices.Contains(r.kinds, job.Kind)
+				is := left > 0 && !s.locked[job.ID] && !job.RunAt.After(now) && (job.Key != "") == r.keyed && slices.Contains(r.kinds, job.Kind)
 				if c == nil {
 					is = is && job.Tenant == share.Tenant.ID && offered[job.ID]
 				} else {
@@ -102,6 +103,15 @@ func (s *memoryStore) survey(p sqlgen.SurveyQueueParams) (rows []sqlgen.SurveyQu
 	s.surveys++
 	at := pgtype.Timestamptz{Time: time.Now(), Valid: true}
 	rows = []sqlgen.SurveyQueueRow{{DueInSeconds: math.Inf(1), SurveyedAt: at}}
+	for i, tenant := range p.AskedTenantIds {
+		f := scheduler.Flow{Tenant: tenant.Bytes, Priority: p.AskedPriorities[i]}
+		if slices.ContainsFunc(s.jobs, func(job *outbox.Claimed) bool {
+			return job.Key == "" && flowOf(job) == f && slices.Contains(p.Kinds, job.Kind) && !job.RunAt.After(p.Since.Time) &&
+				(!p.AskedFrom[i].Time.After(job.RunAt) || p.AskedFrom[i].InfinityModifier != 0)
+		}) {
+			rows = append(rows, sqlgen.SurveyQueueRow{TenantID: tenant, Priority: f.Priority, DueInSeconds: math.Inf(-1), SurveyedAt: at})
+		}
+	}
 	unknown, got := int32(0), map[scheduler.SurveyRow]bool{}
 	for _, job := range s.jobs { // the first ones first
 		f, tenants, priorities := scheduler.SurveyRow{Keyed: job.Key != "", Flow: flowOf(job)}, p.TenantIds, p.Priorities

@@ -194,7 +194,7 @@ func (p *promoter) looked(names []keyName, counts []int32, given map[keyName]int
 		case refused[name] != nil:
 			*k = due{slots: since + counts[i], again: now.Add(refusedRetry), refused: refused[name]}
 		case locked[name]:
-			again := now.Add(scheduler.LockedRetry << min(k.times, 8))
+			again := now.Add(scheduler.LockedPause(k.times))
 			if since > 0 {
 				again = now
 			}

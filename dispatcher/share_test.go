@@ -161,7 +161,7 @@ func TestSharedStatementsReadWhatTheyTell(t *testing.T) {
 	// A survey that knows one of the tenants finds 256 others.
 	all := pgID(outbox.ID(slices.Repeat([]byte{0xff}, 16)))
 	if n := buffers(sqlgen.SurveyQueue, []pgtype.UUID{pgID(outbox.ID{})}, "default", []pgtype.UUID{all}, int32(256), []pgtype.UUID{}, []pgtype.UUID{},
-		nil, nil, nil, nil, nil, nil, []pgtype.UUID{tenants[0]}, []int16{0}, nil, nil, nil); n > 256*20 {
+		nil, nil, nil, nil, nil, nil, []pgtype.UUID{tenants[0]}, []int16{0}, nil, nil, nil, nil, nil, nil, nil); n > 256*20 {
 		t.Errorf("a survey that finds 256 tenants reads %d buffers", n)
 	}
 }

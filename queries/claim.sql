@@ -186,6 +186,9 @@ new_{{.}}level (at, tenant_id, priority, n) AS (
 -- infinity. The row without a tenant carries the time of this survey; another one, whose wait is not a number, means
 -- that the queue is paused or limited.
 --
+-- Of the cursors @asked, a claim has got no job although some were due by @since. Those that still have one of @kinds
+-- have a wait of minus infinity, too: another transaction has locked it. The range is that of the claim.
+--
 -- The survey finds at most @max_new tenants and priorities in the gaps between tenants, and as many in those between
 -- priorities, separately for jobs with and without a key. If it finds that many, there may be others.
 --
@@ -226,6 +229,28 @@ UNION ALL
         ORDER BY jobs.run_at
         LIMIT 1
     ) AS next_due
+)
+UNION ALL
+(
+    SELECT false, asked.tenant_id, asked.priority, '-infinity', statement_timestamp()
+    FROM (SELECT unnest(@asked_tenant_ids::uuid[]) AS tenant_id, unnest(@asked_priorities::smallint[]) AS priority,
+                 unnest(@asked_from::timestamptz[]) AS run_at) AS asked
+    CROSS JOIN LATERAL (
+        SELECT jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id = asked.tenant_id
+          AND jobs.priority = asked.priority
+          AND jobs.key IS NULL
+          AND jobs.status IN ('pending', 'retrying')
+          AND jobs.run_at >= asked.run_at
+          AND jobs.run_at <= least(@since::timestamptz, statement_timestamp())
+          AND jobs.kind = ANY (@kinds::text[])
+          AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+        ORDER BY jobs.run_at
+        LIMIT 1
+    ) AS passed
+    WHERE NOT EXISTS (SELECT FROM outbox.queues WHERE queues.queue = @queue AND queues.paused_at IS NOT NULL)
 )
 UNION ALL
 (SELECT false, new_level.tenant_id, new_level.priority, '-infinity', statement_timestamp() FROM new_level LIMIT @max_new)

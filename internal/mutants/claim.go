@@ -309,7 +309,7 @@ RETURNING`},
 		Name:      "a cursor passes what nobody has seen",
 		Breaks:    "a job that was committed late is passed by, because a claim that began behind it found nothing",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher/internal/scheduler.Cursor.exhausted", `if front && since.Valid {`, `if since.Valid {`}},
+		Edits:     []Edit{{"dispatcher/internal/scheduler.Cursor.nothingLeft", `if front && since.Valid {`, `if since.Valid {`}},
 		Checks:    []Check{test("dispatcher/internal/scheduler", "TestACursorPassesWhatIsNotForUs", "has passed jobs that it has not seen")},
 	},
 	{

@@ -22,7 +22,7 @@ var sharing = []Mutant{
 		Name:      "a cursor stays before jobs of other kinds",
 		Breaks:    "every claim reads the jobs that it has no handler for, as long as those wait",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher/internal/scheduler.Cursor.exhausted", `if front && since.Valid {`, `if false {`}},
+		Edits:     []Edit{{"dispatcher/internal/scheduler.Cursor.nothingLeft", `if front && since.Valid {`, `if false {`}},
 		Checks:    []Check{test("dispatcher/internal/scheduler", "TestACursorPassesWhatIsNotForUs", "cursor at")},
 	},
 	{

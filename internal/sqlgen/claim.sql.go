@@ -565,6 +565,28 @@ UNION ALL
     ) AS next_due
 )
 UNION ALL
+(
+    SELECT false, asked.tenant_id, asked.priority, '-infinity', statement_timestamp()
+    FROM (SELECT unnest($18::uuid[]) AS tenant_id, unnest($19::smallint[]) AS priority,
+                 unnest($20::timestamptz[]) AS run_at) AS asked
+    CROSS JOIN LATERAL (
+        SELECT jobs.run_at
+        FROM outbox.jobs
+        WHERE jobs.queue = $2
+          AND jobs.tenant_id = asked.tenant_id
+          AND jobs.priority = asked.priority
+          AND jobs.key IS NULL
+          AND jobs.status IN ('pending', 'retrying')
+          AND jobs.run_at >= asked.run_at
+          AND jobs.run_at <= least($15::timestamptz, statement_timestamp())
+          AND jobs.kind = ANY ($21::text[])
+          AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+        ORDER BY jobs.run_at
+        LIMIT 1
+    ) AS passed
+    WHERE NOT EXISTS (SELECT FROM outbox.queues WHERE queues.queue = $2 AND queues.paused_at IS NOT NULL)
+)
+UNION ALL
 (SELECT false, new_level.tenant_id, new_level.priority, '-infinity', statement_timestamp() FROM new_level LIMIT $4)
 UNION ALL
 (SELECT true, new_keyed_level.tenant_id, new_keyed_level.priority, '-infinity', statement_timestamp() FROM new_keyed_level LIMIT $4)
@@ -603,6 +625,10 @@ type SurveyQueueParams struct {
 	Since               pgtype.Timestamptz
 	KeyedTenantIds      []pgtype.UUID
 	KeyedPriorities     []int16
+	AskedTenantIds      []pgtype.UUID
+	AskedPriorities     []int16
+	AskedFrom           []pgtype.Timestamptz
+	Kinds               []string
 }
 
 type SurveyQueueRow struct {
@@ -622,6 +648,9 @@ type SurveyQueueRow struct {
 // is returned with a wait below zero, and only once. A tenant and priority without a cursor has a wait of minus
 // infinity. The row without a tenant carries the time of this survey; another one, whose wait is not a number, means
 // that the queue is paused or limited.
+//
+// Of the cursors @asked, a claim has got no job although some were due by @since. Those that still have one of @kinds
+// have a wait of minus infinity, too: another transaction has locked it. The range is that of the claim.
 //
 // The survey finds at most @max_new tenants and priorities in the gaps between tenants, and as many in those between
 // priorities, separately for jobs with and without a key. If it finds that many, there may be others.
@@ -647,6 +676,10 @@ func (q *Queries) SurveyQueue(ctx context.Context, arg SurveyQueueParams) ([]Sur
 		arg.Since,
 		arg.KeyedTenantIds,
 		arg.KeyedPriorities,
+		arg.AskedTenantIds,
+		arg.AskedPriorities,
+		arg.AskedFrom,
+		arg.Kinds,
 	)
 	if err != nil {
 		return nil, err

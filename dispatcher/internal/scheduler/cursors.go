@@ -29,6 +29,12 @@ type Cursor struct {
 
 	locked int       // claims in a row that passed jobs because they, or their key, were locked
 	again  time.Time // when to look at these again
+
+	// A claim of jobs without a key does not report whether it has passed locked ones. So if it gets none of those that
+	// were due, the next survey asks whether they are still there, in the range that the claim has read.
+	asks      bool
+	asksFrom  time.Time // where that claim began; zero means at the first entry
+	asksFront bool      // it began at the front
 }
 
 // From returns where a claim begins: at the front if atFront is set, otherwise at the cursor. It never begins beyond
@@ -43,7 +49,13 @@ func (c *Cursor) From(atFront bool, front Position) Position {
 
 // exhausted notes that a claim has found no more due jobs than it took.
 func (c *Cursor) exhausted(front bool, since pgtype.Timestamptz) {
-	c.state, c.locked, c.again = drained, 0, time.Time{}
+	c.state = drained
+	c.nothingLeft(front, since)
+}
+
+// nothingLeft notes that no due job is left in the range that a claim has read.
+func (c *Cursor) nothingLeft(front bool, since pgtype.Timestamptz) {
+	c.locked, c.again, c.asks = 0, time.Time{}, false
 	if front && since.Valid {
 		// All entries before this time were looked at; those that are left are not for this process.
 		if at := (Position{RunAt: since.Time.Add(-lateCommit)}); c.At.Before(at) {
@@ -57,8 +69,19 @@ func (c *Cursor) exhausted(front bool, since pgtype.Timestamptz) {
 // transaction may lock the row of a key for an hour.
 func (c *Cursor) passedLocked(now time.Time) {
 	c.state = drained
-	c.again = now.Add(LockedRetry << min(c.locked, 8))
+	c.lookAgain(now)
+}
+
+func (c *Cursor) lookAgain(now time.Time) {
+	c.asks, c.again = false, now.Add(LockedPause(c.locked))
 	c.locked++
+}
+
+// dueAt notes that a job becomes due then.
+func (c *Cursor) dueAt(at time.Time) {
+	if c.next.IsZero() || at.Before(c.next) {
+		c.next = at
+	}
 }
 
 // flowState records what is known of a flow's due jobs.
@@ -100,6 +123,10 @@ type cursors struct {
 }
 
 const LockedRetry = 5 * time.Millisecond
+
+// LockedPause returns how long to wait before what was locked is looked at again, after so many looks in a row that
+// found it locked.
+func LockedPause(looks int) time.Duration { return LockedRetry << min(looks, 8) }
 
 // maxCursors bounds a queue's memory, and what a survey of the queue reads: some milliseconds.
 const maxCursors = 1024

@@ -371,7 +371,7 @@ type Extent struct {
 
 // Claimed learns from a claim that ended now what it cost, and which flows have more jobs.
 func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Extent, now time.Time) {
-	cs := s.cursors(keyed)
+	cs, front := s.cursors(keyed), s.Front(keyed)
 	cs.cost(how.Front, now, how.Took, how.Looked)
 	if keyed {
 		if s.keyedPausedUntil = (time.Time{}); how.Few {
@@ -404,6 +404,8 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 				c.state = due
 			case how.Locked:
 				c.passedLocked(now)
+			case !keyed && (c.asks || c.locked > 0 || n == 0 && c.state == due):
+				s.ask(c, how.Front, c.From(how.Front, front))
 			default:
 				c.exhausted(how.Front, s.since)
 			}
@@ -422,6 +424,14 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 			share.Tenant.more = left <= 0
 		}
 	}
+}
+
+// ask notes that a claim that began at from has got none of a flow's due jobs: another process has taken them, or a
+// transaction has locked them and may leave them as they are. The next survey finds out.
+func (s *Scheduler) ask(c *Cursor, front bool, from Position) {
+	c.state, c.again = drained, time.Time{}
+	c.asks, c.asksFrom, c.asksFront = true, from.RunAt, front
+	s.state = max(s.state, claimedSince)
 }
 
 // expectedJobs reports whether due jobs were known. If a claim gets none of them, another process has taken them, and
@@ -474,6 +484,18 @@ func (s *Scheduler) Known(keyed bool) (tenants []outbox.ID, priorities []int16) 
 	return tenants, priorities
 }
 
+// Asked returns the flows of jobs without a key of which the next survey asks whether due jobs are left, and where it
+// begins to look for them; a zero time means at the first entry.
+func (s *Scheduler) Asked() (tenants []outbox.ID, priorities []int16, from []time.Time) {
+	for _, c := range s.plain.sorted {
+		if c.asks {
+			tenants, priorities, from = append(tenants, c.Tenant), append(priorities, c.Priority),
+				append(from, c.asksFrom)
+		}
+	}
+	return tenants, priorities, from
+}
+
 // Gaps returns the ranges without a cursor.
 func (s *Scheduler) Gaps(keyed bool) Gaps { return s.cursors(keyed).gaps(s.served) }
 
@@ -508,7 +530,7 @@ func (s *Scheduler) Probe(now time.Time) (plain, keyed Plan) {
 // StartFromFront makes the next claims find jobs before the cursors.
 func (s *Scheduler) StartFromFront() {
 	for c := range s.all() {
-		c.At = Position{}
+		c.At, c.asks = Position{}, false // what the claims before have found proves nothing
 	}
 	s.Woken()
 }
@@ -559,7 +581,7 @@ func (s *Scheduler) ShouldSearch(now time.Time) bool {
 type SurveyRow struct {
 	Keyed bool
 	Flow
-	Unknown bool          // it has no cursor
+	Unknown bool          // it has no cursor, or it was asked about and has due jobs left
 	Due     time.Duration // until its next job is due, unless Unknown
 }
 
@@ -574,6 +596,7 @@ func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched
 	} else {
 		s.surveys.learn(took, 0)
 	}
+	before := s.since
 	s.since, s.surveyed, s.searched, s.state = at, now, searched, upToDate
 	for c := range s.all() {
 		c.next = c.again
@@ -584,6 +607,12 @@ func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched
 		if row.Keyed {
 			cs = &s.keyed
 		}
+		c := cs.get(row.Flow)
+		if row.Unknown && c != nil && c.asks { // a transaction has locked them
+			c.lookAgain(now)
+			c.dueAt(c.again)
+			continue
+		}
 		if row.Unknown {
 			cs.add(row.Flow, now, s.served).state = due
 			unknown++
@@ -593,13 +622,17 @@ func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched
 			}
 			continue
 		}
-		c := cs.get(row.Flow)
 		switch {
 		case c == nil: // its cursor was dropped just now
 		case row.Due <= 0:
 			c.state, found = due, true
-		case c.next.IsZero() || now.Add(row.Due).Before(c.next):
-			c.next = now.Add(row.Due)
+		default:
+			c.dueAt(now.Add(row.Due))
+		}
+	}
+	for _, c := range s.plain.sorted {
+		if c.asks { // another process has taken them
+			c.nothingLeft(c.asksFront, before)
 		}
 	}
 	return found

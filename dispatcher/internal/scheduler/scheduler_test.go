@@ -300,13 +300,14 @@ func TestWhatIsTooExpensiveIsNotForgotten(t *testing.T) {
 }
 
 // A claim from the front that reaches the end of a flow moves the cursor close to the time of the last survey: the jobs
-// that it left are not for this process.
+// that it left are not for this process, if the next survey finds that none of them was only locked.
 func TestACursorPassesWhatIsNotForUs(t *testing.T) {
 	now := time.Now()
 	s := schedulerOf(2, due)
 	s.since = pgtype.Timestamptz{Time: now, Valid: true}
 	p := s.Plan(now, roomFor(10), nil)
 	s.Claimed(false, p.Plain, nil, Extent{}, now)
+	s.NoteSurvey(nil, s.since, true, now, now)
 	for _, c := range s.plain.sorted {
 		if !c.At.RunAt.IsZero() {
 			t.Error("a claim that did not begin at the front has passed jobs that it has not seen")
@@ -315,6 +316,7 @@ func TestACursorPassesWhatIsNotForUs(t *testing.T) {
 	s.Woken()
 	p = s.Plan(now, roomFor(10), nil)
 	s.Claimed(false, p.Plain, nil, Extent{Front: true}, now)
+	s.NoteSurvey(nil, s.since, true, now, now)
 	for _, c := range s.plain.sorted {
 		if want := now.Add(-lateCommit); !c.At.RunAt.Equal(want) || c.state != drained {
 			t.Errorf("cursor at %v, %v; want %v", c.At.RunAt, c.state, want)
@@ -360,6 +362,72 @@ func TestWhatIsLockedIsLookedAtAgain(t *testing.T) {
 		s.NoteSurvey(nil, s.since, true, now, now)
 		if got := s.Sleep(now, time.Minute); got != LockedRetry {
 			t.Fatalf("sleeps for %v after a claim that passed an offered job by, want %v", got, LockedRetry)
+		}
+	}
+}
+
+// A claim gets none of the jobs of a flow that were due, and cannot tell whether they were locked. The next survey
+// asks. While it finds one left, the flow is looked at after 5 ms, 10 ms and so on, whatever else becomes due or is
+// claimed meanwhile; when it finds none, another process had them, and the cursor passes what is not for this process.
+func TestWhatMayBeLockedIsAskedFor(t *testing.T) {
+	for _, tenant := range []outbox.ID{outbox.RootTenant, numbered(7)} {
+		s, now := New(64), time.Now()
+		s.since = pgtype.Timestamptz{Time: now, Valid: true}
+		flow := Flow{Tenant: tenant}
+		s.plain.get(Flow{Tenant: outbox.RootTenant}).state = drained
+		c := s.plain.add(flow, now, outbox.ID{})
+		left := SurveyRow{Flow: flow, Unknown: true}
+		claim := func(each int) {
+			t.Helper()
+			p := s.Plan(now, roomFor(100), nil)
+			if len(p.Plain) != 1 {
+				t.Fatalf("the plan has %d shares, want one", len(p.Plain))
+			}
+			s.Claimed(false, p.Plain, got(p.Plain, each), Extent{Front: true}, now)
+			if tenants, _, from := s.Asked(); len(tenants) != 1 || tenants[0] != tenant || !from[0].IsZero() || !s.SurveyDue(now) {
+				t.Fatalf("the next survey asks about %v, from %v; want %v, from the first entry", tenants, from, tenant)
+			}
+		}
+		survey := func(rows ...SurveyRow) {
+			s.NoteSurvey(rows, pgtype.Timestamptz{Time: now, Valid: true}, true, now, now)
+			if tenants, _, _ := s.Asked(); len(tenants) > 0 {
+				t.Fatal("the flow is asked about for ever")
+			}
+		}
+		woken := func() { // for another job of the flow
+			s.Woken()
+			for _, other := range s.plain.sorted {
+				if other != c {
+					other.state = drained
+				}
+			}
+		}
+		c.state = due
+		for _, wait := range []time.Duration{LockedRetry, 2 * LockedRetry, 4 * LockedRetry} {
+			claim(0)
+			survey(left)
+			if got := s.Sleep(now, time.Minute); got != wait || !c.At.RunAt.IsZero() {
+				t.Fatalf("sleeps for %v, the cursor at %v; want %v, at the first entry", got, c.At.RunAt, wait)
+			}
+			now = now.Add(wait)
+			s.SleepEnded(now)
+		}
+		claim(1) // another job, which has come meanwhile
+		survey(left, SurveyRow{Flow: flow, Due: time.Millisecond})
+		if got := s.Sleep(now, time.Minute); got != time.Millisecond {
+			t.Fatalf("sleeps for %v, want until the next job is due", got)
+		}
+		woken()
+		claim(0)
+		survey(left)
+		if got := s.Sleep(now, time.Minute); got != 16*LockedRetry {
+			t.Fatalf("sleeps for %v after a wake-up for another job, want %v", got, 16*LockedRetry)
+		}
+		woken()
+		claim(0)
+		survey()
+		if got := s.Sleep(now, time.Minute); got != time.Minute || c.At.RunAt.IsZero() || c.state != drained {
+			t.Fatalf("sleeps for %v, the cursor at %v, %v; want a minute, and the cursor beyond what is not for us", got, c.At.RunAt, c.state)
 		}
 	}
 }
