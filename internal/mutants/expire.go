@@ -178,4 +178,20 @@ var expire = []Mutant{
 		Edits:     []Edit{{"reaper.expirer.pass", `e.batch = max(e.batch/8, 1)`, `e.batch = max(e.batch, 1)`}},
 		Checks:    []Check{test("reaper", "TestManyLapsedLeasesAreTakenAFewAtATime", "the next statement takes 500 jobs")},
 	},
+	{
+		Name:      "a lost lease is recorded ahead",
+		Breaks:    "a job that a reaper leaves to its worker until the next statement has an attempt on record that has not ended, and the error of its worker is not recorded",
+		Invariant: "A lease lasts for as long as its worker keeps it",
+		Edits: []Edit{{"internal/sqlgen.ExpireLeases", `    WHERE (cancel_requested_at IS NULL AND on_lapse IS DISTINCT FROM 'fail-stale')
+       OR id IN (SELECT closed.id FROM closed)
+`, ``}},
+		Checks: []Check{test("reaper", "TestAJobThatIsLeftForTheNextStatementHasNotLostItsLease", "recorded as lost = 10, want none")},
+	},
+	{
+		Name:      "a letter that parks its key is removed",
+		Breaks:    "whoever unblocks a key finds the job gone that was to be retried before the others",
+		Invariant: "Nothing kept beyond its retention",
+		Edits:     []Edit{{"internal/sqlgen.TrimDeadLetters", `jobs.on_lapse = 'block' AND jobs.last_error_code`, `jobs.on_lapse = 'none' AND jobs.last_error_code`}},
+		Checks:    []Check{test("reaper", "TestALetterThatParksItsKeyStaysWhileJobsWaitForIt", "want line waits")},
+	},
 }

@@ -22,4 +22,11 @@ var batches = []Mutant{
 		Edits:     []Edit{{"dispatcher.ofThose", `if len(answers) != len(admitted) {`, `if len(answers) < len(admitted) {`}},
 		Checks:    []Check{test("dispatcher", "TestABatchThatGoesWrongFailsEveryJob/too_many_outcomes", "in vain: both batches fail")},
 	},
+	{
+		Name:      "a batch inline has jobs without payloads",
+		Breaks:    "in a test, the handler of a batch gets jobs whose payloads the claim has dropped",
+		Invariant: "A batch's jobs are as separate as others",
+		Edits:     []Edit{{"dispatcher.Inline.Work", `if a.returned {`, `if false {`}},
+		Checks:    []Check{test("dispatcher", "TestABatchInlineHasEveryPayload", "a job comes with 0 bytes of its 102")},
+	},
 }
