@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -72,10 +73,7 @@ func (l *leases) remove(attempts []*attempt) {
 func (l *leases) ids() []pgtype.UUID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ids := make([]pgtype.UUID, 0, len(l.held))
-	for a := range l.held {
-		ids = append(ids, pgvalue.UUID(a.job.ID))
-	}
+	ids, _ := keysOf(slices.Collect(maps.Keys(l.held)))
 	return ids
 }
 
