@@ -207,12 +207,12 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 	}
 	if b.err != nil {
 		c.noteLost(b)
-		return fmt.Errorf("claim %d jobs: %w", b.room, b.err)
+		return fmt.Errorf("claim %d jobs: %w", b.request.room, b.err)
 	}
 	c.learn(b)
 	c.promoter.blocked(b.tally.halted)
-	if len(b.claimed) > b.room {
-		return fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", b.room,
+	if len(b.claimed) > b.request.room {
+		return fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", b.request.room,
 			len(b.claimed))
 	}
 	c.health.OK()

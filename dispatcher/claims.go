@@ -45,7 +45,6 @@ type offer struct {
 // claimBatch holds the jobs that one claiming statement has leased.
 type claimBatch struct {
 	claimed []*attempt
-	room    int   // how many jobs were asked for
 	size    int   // bytes of their payloads
 	tally   tally // of a claim of jobs with a key
 	err     error // how the statement ended
@@ -115,7 +114,7 @@ func (c *claims) claim(ctx context.Context, db querier, r claimRequest) *claimBa
 			p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, c.queue, r.kinds, r.limits,
 			int32(r.room))
 	}
-	b := c.read(rows, r.room, sent, r.keyed)
+	b := c.read(rows, r, sent)
 	if !r.keyed && len(b.claimed) > 0 {
 		c.streams.Store(slices.ContainsFunc(b.claimed, func(a *attempt) bool { return a.streamed }))
 	}
@@ -157,12 +156,12 @@ func pgTime(at time.Time) pgtype.Timestamptz {
 // read reads the jobs of a claim. When jobs have become far larger than the last ones, read drops the payloads of those
 // past the bound, whichever they are, and marks them as returned. It keeps the first job, however large, because
 // otherwise no process would ever run it.
-func (c *claims) read(rows pgx.Rows, room int, sent time.Time, keyed bool) *claimBatch {
+func (c *claims) read(rows pgx.Rows, r claimRequest, sent time.Time) *claimBatch {
 	defer rows.Close()
-	b := &claimBatch{claimed: make([]*attempt, 0, room), room: room}
-	row := newClaimRow(keyed)
+	b := &claimBatch{claimed: make([]*attempt, 0, r.room)}
+	row := newClaimRow(r.keyed)
 	for rows.Next() {
-		if keyed && rows.RawValues()[0] == nil {
+		if r.keyed && rows.RawValues()[0] == nil {
 			if b.err = b.tally.read(rows, c.queue); b.err != nil {
 				return b
 			}

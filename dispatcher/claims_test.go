@@ -53,7 +53,7 @@ func TestOfTooLargeAnAnswerTheFirstJobsAreKept(t *testing.T) {
 		"a huge one last":  {[]int{1, 1, bound + 1}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := reader.read(&blobs{sizes: c.sizes, bytes: payload}, 10, time.Now(), false)
+			b := reader.read(&blobs{sizes: c.sizes, bytes: payload}, claimRequest{room: 10}, time.Now())
 			if b.err != nil || len(b.claimed) != len(c.sizes) {
 				t.Fatalf("claimed %d, %v; want %d", len(b.claimed), b.err, len(c.sizes))
 			}

@@ -49,7 +49,7 @@ func (s *memoryStore) claim(_ context.Context, _ querier, r claimRequest) *claim
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.claims = append(s.claims, r)
-	b, now := &claimBatch{room: r.room, err: s.away}, time.Now()
+	b, now := &claimBatch{err: s.away}, time.Now()
 	if s.away == nil && s.refuse != nil {
 		b.err = s.refuse(r)
 	}

@@ -125,7 +125,7 @@ func (r *reserved) Lease() (worker string, ttl time.Duration) {
 }
 
 // Read reads the statement's answer, which has the columns of ClaimJobs.
-func (r *reserved) Read(rows pgx.Rows) { r.answer = r.claims.read(rows, 1, r.sent, false) }
+func (r *reserved) Read(rows pgx.Rows) { r.answer = r.claims.read(rows, claimRequest{room: 1}, r.sent) }
 
 // Committed ends the reservation after the transaction has committed, and reports whether the job starts.
 func (r *reserved) Committed() bool {
