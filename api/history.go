@@ -43,7 +43,7 @@ func (s *server) replayHistory(ctx context.Context, in *jobReplayInput) (*jobRep
 	if err != nil {
 		return nil, err
 	}
-	wanted := operator.HistoryReplay{
+	wanted := operator.JobReplay{
 		Kind: in.Body.Kind, Since: in.Body.Since, Until: in.Body.Until, Key: in.Body.Key, Tenant: tenant,
 		PerSecond: in.Body.RatePerSecond, Again: in.Body.Again,
 	}

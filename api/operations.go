@@ -164,12 +164,12 @@ func mayHave(ctx context.Context, act operator.OperationAct) error {
 }
 
 // operators returns the operation that the principal may start.
-func (n NewOperation) operators(ctx context.Context) (of operator.NewOperation, err error) {
-	of = operator.NewOperation{
+func (n NewOperation) operators(ctx context.Context) (of operator.OperationSpec, err error) {
+	of = operator.OperationSpec{
 		Act: operator.OperationAct(n.Act), PerSecond: n.RatePerSecond,
 		Edit: operator.JobEdit{Queue: n.Edit.Queue, Priority: n.Edit.Priority, RunAt: n.Edit.RunAt},
 	}
-	refuse := func(pointer, detail string) (operator.NewOperation, error) {
+	refuse := func(pointer, detail string) (operator.OperationSpec, error) {
 		return of, invalidInput.because("", Fault{Pointer: pointer, Detail: detail})
 	}
 	open := of.Act.OnOpenJobs()

@@ -97,7 +97,7 @@ func (s *server) startReplay(ctx context.Context, in *startReplayInput) (*starte
 	if in.Body.StopLive && !within(ctx).IsZero() {
 		return nil, forbidden.because("To stop what is new concerns all tenants: it takes a token of all tenants.")
 	}
-	wanted := operator.ReplayEvents{
+	wanted := operator.EventReplay{
 		EventFilter: operator.EventFilter{
 			Since: in.Body.Since, Until: in.Body.Until, Topics: in.Body.Topics,
 			Key: in.Body.Key, Tenant: tenant,

@@ -194,7 +194,7 @@ func (v *visit) jobEdit(of operator.OpenFilter) (e operator.JobEdit, err error) 
 	if e == (operator.JobEdit{}) {
 		return e, nil
 	}
-	err = operator.NewOperation{Act: operator.EditJobs, Jobs: of, Edit: e}.Validate()
+	err = operator.OperationSpec{Act: operator.EditJobs, Jobs: of, Edit: e}.Validate()
 	if bad, ok := errors.AsType[*outbox.InvalidError](err); ok && bad.Field == "JobEdit.Queue" {
 		err = fmt.Errorf("the queue %s", bad.Reason)
 	}
@@ -348,7 +348,7 @@ func doJobs(act operator.OperationAct) func(*visit, *operator.Operator) error {
 		if filter.AsOf = v.param("as_of"); filter.AsOf == "" {
 			return unreadable("as_of", "is missing")
 		}
-		start := operator.NewOperation{Act: act, Jobs: filter}
+		start := operator.OperationSpec{Act: act, Jobs: filter}
 		if start.ID, err = v.once(); err != nil {
 			return err
 		}
@@ -366,7 +366,7 @@ func doJobs(act operator.OperationAct) func(*visit, *operator.Operator) error {
 
 // start starts an operation. If a form is sent again unchanged, it does nothing; with another rate it is refused,
 // because that rate would not apply.
-func (v *visit) start(o *operator.Operator, n operator.NewOperation) error {
+func (v *visit) start(o *operator.Operator, n operator.OperationSpec) error {
 	started, err := o.StartOperation(v.ctx(), n)
 	if err == nil && started.PerSecond != n.PerSecond {
 		return refusal{

@@ -222,7 +222,7 @@ func doLetters(act operator.OperationAct) func(*visit, *operator.Operator) error
 		if filter.FailedUntil, err = time.Parse(time.RFC3339Nano, v.param("failed_until")); err != nil {
 			return unreadable("failed_until", "is no instant")
 		}
-		start := operator.NewOperation{Act: act, Filter: filter}
+		start := operator.OperationSpec{Act: act, Filter: filter}
 		if start.ID, err = v.once(); err != nil {
 			return err
 		}

@@ -112,7 +112,7 @@ func TestAnOperationIsStoppedAndResumed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.deadLetter(tenantA, "k", "c", "m")
-	op, err := operator.New(r.db).StartOperation(t.Context(), operator.NewOperation{Act: operator.ReplayLetters, Filter: operator.DeadLetterFilter{Tenant: tenantA}})
+	op, err := operator.New(r.db).StartOperation(t.Context(), operator.OperationSpec{Act: operator.ReplayLetters, Filter: operator.DeadLetterFilter{Tenant: tenantA}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestAnOperationIsStoppedAndResumed(t *testing.T) {
 func TestWhyAnOperationFailsIsNotForTenants(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	op, err := operator.New(r.db).StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs, Jobs: operator.OpenFilter{Tenant: tenantA}})
+	op, err := operator.New(r.db).StartOperation(t.Context(), operator.OperationSpec{Act: operator.CancelJobs, Jobs: operator.OpenFilter{Tenant: tenantA}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestACancellationGoesOnForThoseWhoMayCancel(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA})
-	op, err := operator.New(r.db).StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs, Jobs: operator.OpenFilter{Tenant: tenantA}})
+	op, err := operator.New(r.db).StartOperation(t.Context(), operator.OperationSpec{Act: operator.CancelJobs, Jobs: operator.OpenFilter{Tenant: tenantA}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,20 +172,20 @@ func TestAnOperationSaysWhomItConcerns(t *testing.T) {
 	r := newRig(t)
 	at := func(hour int) time.Time { return time.Date(2001, 2, 3, hour, 0, 0, 0, time.UTC) }
 	for _, c := range []struct {
-		of   operator.NewOperation
+		of   operator.OperationSpec
 		want string
 	}{
-		{operator.NewOperation{Act: operator.ReplayLetters}, "all dead letters, failed before "},
+		{operator.OperationSpec{Act: operator.ReplayLetters}, "all dead letters, failed before "},
 		{
-			operator.NewOperation{Act: operator.DismissLetters, Filter: operator.DeadLetterFilter{Tenant: tenantA, FailedSince: at(4), FailedUntil: at(5)}},
+			operator.OperationSpec{Act: operator.DismissLetters, Filter: operator.DeadLetterFilter{Tenant: tenantA, FailedSince: at(4), FailedUntil: at(5)}},
 			"tenant " + tenantA.String()[:8] + "…" + tenantA.String()[32:] + ", failed since 3 Feb 2001 04:00:00, failed before 3 Feb 2001 05:00:00",
 		},
 		{
-			operator.NewOperation{Act: operator.DismissLetters, Filter: operator.DeadLetterFilter{Tenant: outbox.RootTenant, CreatedSince: at(6), CreatedUntil: at(7)}},
+			operator.OperationSpec{Act: operator.DismissLetters, Filter: operator.DeadLetterFilter{Tenant: outbox.RootTenant, CreatedSince: at(6), CreatedUntil: at(7)}},
 			"tenant root, created since 3 Feb 2001 06:00:00, created before 3 Feb 2001 07:00:00",
 		},
-		{operator.NewOperation{Act: operator.ReleaseJobs}, "status created"},
-		{operator.NewOperation{Act: operator.ReleaseJobs, Jobs: operator.OpenFilter{Tenant: tenantA, CreatedUntil: at(8)}}, "status created, tenant 0a000000…0001, created before 3 Feb 2001 08:00:00"},
+		{operator.OperationSpec{Act: operator.ReleaseJobs}, "status created"},
+		{operator.OperationSpec{Act: operator.ReleaseJobs, Jobs: operator.OpenFilter{Tenant: tenantA, CreatedUntil: at(8)}}, "status created, tenant 0a000000…0001, created before 3 Feb 2001 08:00:00"},
 	} {
 		c.of.ID = outbox.NewID()
 		started, err := operator.New(r.db).StartOperation(t.Context(), c.of)

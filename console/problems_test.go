@@ -68,7 +68,7 @@ func TestAProblemOfASinkLeadsToIt(t *testing.T) {
 func TestWordsOfActs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	o, err := operator.New(r.db).StartOperation(t.Context(), operator.NewOperation{Act: operator.ReplayLetters, PerSecond: 10})
+	o, err := operator.New(r.db).StartOperation(t.Context(), operator.OperationSpec{Act: operator.ReplayLetters, PerSecond: 10})
 	if err != nil {
 		t.Fatal(err)
 	}

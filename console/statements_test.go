@@ -112,7 +112,7 @@ func (r *rig) furnish() map[string][]string {
 	r.exec(`INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) VALUES ($1, 's', interval '1 day', 'greet', '{}', now() + interval '1 day')`, tenantA)
 	r.exec(`INSERT INTO outbox.sinks (sink) VALUES ('shop')`)
 	r.exec(`INSERT INTO outbox.measured SELECT m, m - interval '1 min', true FROM generate_series(date_trunc('minute', now()) - interval '1 h', date_trunc('minute', now()), '1 min') AS m`)
-	operation, err := operator.New(r.db).As(operator.Actor{Name: "ada"}).Because("the shop is back").StartOperation(ctx, operator.NewOperation{
+	operation, err := operator.New(r.db).As(operator.Actor{Name: "ada"}).Because("the shop is back").StartOperation(ctx, operator.OperationSpec{
 		Act: operator.ReplayLetters, Filter: operator.DeadLetterFilter{Kind: "none", Tenant: tenantA},
 	})
 	if err != nil {

@@ -64,7 +64,7 @@ func (r *rig) thingsToUndo() (operation outbox.ID) {
 	r.exec(`INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) VALUES ($1, 'sync', '1 hour', 'sync', '{}', now() + interval '1 hour')`, tenantA)
 	r.exec(`INSERT INTO outbox.sinks (sink) VALUES ('nats')`)
 	r.deadLetter(tenantA, "k", "c", "m")
-	o, err := operator.New(r.db).StartOperation(r.t.Context(), operator.NewOperation{Act: operator.ReplayLetters})
+	o, err := operator.New(r.db).StartOperation(r.t.Context(), operator.OperationSpec{Act: operator.ReplayLetters})
 	if err != nil {
 		r.t.Fatal(err)
 	}

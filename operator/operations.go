@@ -37,8 +37,8 @@ const (
 	DismissLetters OperationAct = "dismiss"
 )
 
-// NewOperation is an act on many jobs, for any process that runs operations.
-type NewOperation struct {
+// OperationSpec describes an act on many jobs, for any process that runs operations.
+type OperationSpec struct {
 	// ID identifies the operation. Starting one with an existing ID does nothing and returns the existing one: a form
 	// that is sent twice starts one operation. The zero ID means a new one.
 	ID  outbox.ID
@@ -134,14 +134,14 @@ func readLetters(text []byte) (f DeadLetterFilter, err error) {
 }
 
 // Validate returns the mistakes that [Operator.StartOperation] refuses, as an [outbox.InvalidError].
-func (n NewOperation) Validate() error {
+func (n OperationSpec) Validate() error {
 	switch {
 	case n.Act != ReplayLetters && n.Act != DismissLetters && !n.Act.OnOpenJobs():
-		return invalid.Field("NewOperation.Act", "is %q, want one of %s", n.Act, strings.Join(knownActs(), ", "))
+		return invalid.Field("OperationSpec.Act", "is %q, want one of %s", n.Act, strings.Join(knownActs(), ", "))
 	case n.PerSecond != 0 && n.Act == DismissLetters:
-		return invalid.Field("NewOperation.PerSecond", "is not for a dismissal")
+		return invalid.Field("OperationSpec.PerSecond", "is not for a dismissal")
 	case n.PerSecond != 0 && !(n.PerSecond >= MinRate && n.PerSecond <= MaxRate): // NaN is refused, too
-		return invalid.Field("NewOperation.PerSecond", "is %v, want %v to %v, or 0 for no limit", n.PerSecond, MinRate,
+		return invalid.Field("OperationSpec.PerSecond", "is %v, want %v to %v, or 0 for no limit", n.PerSecond, MinRate,
 			MaxRate)
 	}
 	if n.Act.OnOpenJobs() {
@@ -153,7 +153,7 @@ func (n NewOperation) Validate() error {
 // StartOperation leaves an act on many jobs to the processes that run operations ([Operator.RunOperations]), which go
 // on when the caller has gone. Its entries in the audit have this operator's actor, reason and request. It may return
 // [ErrTooManyOperations].
-func (o *Operator) StartOperation(ctx context.Context, n NewOperation) (Operation, error) {
+func (o *Operator) StartOperation(ctx context.Context, n OperationSpec) (Operation, error) {
 	if err := n.Validate(); err != nil {
 		return Operation{}, err
 	}
@@ -183,7 +183,7 @@ const maxOperations = 100
 
 // startOnLetters stores an operation on dead letters. It returns [pgx.ErrNoRows] if there is one with that id, or there
 // are too many.
-func (o *Operator) startOnLetters(ctx context.Context, n NewOperation) (Operation, error) {
+func (o *Operator) startOnLetters(ctx context.Context, n OperationSpec) (Operation, error) {
 	matched, err := o.MatchDeadLetters(ctx, n.Filter)
 	if err != nil {
 		return Operation{}, err

@@ -51,7 +51,7 @@ func TestAnOperationLeavesOutTheJobsOfASavepoint(t *testing.T) {
 			if again, err := runner.MatchOpenJobs(tied, operator.CancelJobs, filter); err != nil || again.Matched != 10 {
 				t.Errorf("%s of %s: counted again %+v, %v; want 10 of then", then, tenant, again, err)
 			}
-			op, err := runner.StartOperation(tied, operator.NewOperation{Act: operator.CancelJobs, Jobs: filter})
+			op, err := runner.StartOperation(tied, operator.OperationSpec{Act: operator.CancelJobs, Jobs: filter})
 			if err != nil || op.Matched != 10 {
 				t.Errorf("%s of %s: started %+v, %v; want the 10 that were counted", then, tenant, op, err)
 			}
@@ -140,7 +140,7 @@ func TestAnAsOfThatNoCountHasReturned(t *testing.T) {
 	} {
 		f := operator.OpenFilter{AsOf: text}
 		_, counted := o.MatchOpenJobs(t.Context(), operator.CancelJobs, f)
-		_, started := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs, Jobs: f})
+		_, started := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.CancelJobs, Jobs: f})
 		for _, err := range []error{counted, started} {
 			if _, refused := errors.AsType[*outbox.InvalidError](err); refused == want || err != nil && !refused {
 				t.Errorf("%.40s: %v; is one: %t", text, err, want)

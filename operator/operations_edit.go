@@ -42,15 +42,15 @@ func (e JobEdit) String() string {
 	return strings.Join(parts, ", ")
 }
 
-func (n NewOperation) validateEdit() error {
+func (n OperationSpec) validateEdit() error {
 	e := n.Edit
 	switch nothing := e == (JobEdit{}); {
 	case n.Act != EditJobs && !nothing:
-		return invalid.Field("NewOperation.Edit", "goes with %s only", EditJobs)
+		return invalid.Field("OperationSpec.Edit", "goes with %s only", EditJobs)
 	case n.Act != EditJobs:
 		return nil
 	case nothing:
-		return invalid.Field("NewOperation.Edit", "changes nothing: want a queue, a priority or a time")
+		return invalid.Field("OperationSpec.Edit", "changes nothing: want a queue, a priority or a time")
 	case e.Priority != nil && (*e.Priority < math.MinInt16 || *e.Priority > math.MaxInt16):
 		return invalid.Field("JobEdit.Priority", "is %d, want %d to %d", *e.Priority, math.MinInt16, math.MaxInt16)
 	case !e.RunAt.IsZero() && (e.RunAt.UTC().Year() < 1970 || e.RunAt.UTC().Year() > 9999):

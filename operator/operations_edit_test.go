@@ -22,7 +22,7 @@ import (
 // edit starts an operation that edits jobs of a filter.
 func edit(t *testing.T, o *operator.Operator, f operator.OpenFilter, e operator.JobEdit) operator.Operation {
 	t.Helper()
-	op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.EditJobs, Jobs: f, Edit: e})
+	op, err := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.EditJobs, Jobs: f, Edit: e})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestAnEditChangesTheJobsThatWereCounted(t *testing.T) {
 		exec(t, db, `UPDATE outbox.jobs SET epoch = epoch + 1 WHERE id = $1`, touched)
 		filter.AsOf = counted.AsOf
 		at := time.Now().Add(3 * time.Hour).Truncate(time.Microsecond)
-		op, err := runner.As(operator.Actor{Name: "ada", RequestID: "r1"}).Because("slow down").StartOperation(tied, operator.NewOperation{
+		op, err := runner.As(operator.Actor{Name: "ada", RequestID: "r1"}).Because("slow down").StartOperation(tied, operator.OperationSpec{
 			Act: operator.EditJobs, Jobs: filter, Edit: operator.JobEdit{Queue: "slow", Priority: new(-7), RunAt: at},
 		})
 		if err != nil || op.Matched != 157 {
@@ -286,7 +286,7 @@ func TestAnEditLeavesAMessageInItsSinksQueue(t *testing.T) {
 func TestEditsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	o, _ := newRig(t)
-	for name, n := range map[string]operator.NewOperation{
+	for name, n := range map[string]operator.OperationSpec{
 		"nothing":            {Act: operator.EditJobs},
 		"of another act":     {Act: operator.CancelJobs, Edit: operator.JobEdit{Queue: "q"}},
 		"of dead letters":    {Act: operator.ReplayLetters, Edit: operator.JobEdit{Queue: "q"}},

@@ -23,7 +23,7 @@ const (
 	CancelJobs  OperationAct = "cancel"
 	ReleaseJobs OperationAct = "release"
 	RetryJobs   OperationAct = "retry" // makes waiting jobs due at once; ReplayLetters is for dead letters
-	EditJobs    OperationAct = "edit"  // applies NewOperation.Edit to waiting jobs
+	EditJobs    OperationAct = "edit"  // applies OperationSpec.Edit to waiting jobs
 )
 
 // actsOnJobs maps each act on open jobs to the statuses in which it is possible.
@@ -108,7 +108,7 @@ type openJobs struct {
 	Edit         JobEdit   `json:"edit,omitzero"`
 }
 
-func (n NewOperation) storedJobs() ([]byte, error) {
+func (n OperationSpec) storedJobs() ([]byte, error) {
 	f := n.Jobs
 	s := openJobs{
 		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Statuses: f.statuses(n.Act), CreatedSince: f.CreatedSince,
@@ -175,7 +175,7 @@ func (f OpenFilter) params(act OperationAct) []any {
 // all others that have begun since cannot be stored.
 func (o *Operator) MatchOpenJobs(ctx context.Context, act OperationAct, f OpenFilter) (OpenMatch, error) {
 	if !act.OnOpenJobs() {
-		return OpenMatch{}, invalid.Field("NewOperation.Act", "is %q, which is no act on open jobs", act)
+		return OpenMatch{}, invalid.Field("OperationSpec.Act", "is %q, which is no act on open jobs", act)
 	}
 	if err := f.validate(); err != nil {
 		return OpenMatch{}, err
@@ -209,7 +209,7 @@ FROM counted`, f.params(act)...).Scan(&match.Matched, &match.Keyed, &counts)
 }
 
 // startOnJobs stores an operation on open jobs, together with the jobs that it concerns.
-func (o *Operator) startOnJobs(ctx context.Context, n NewOperation) (Operation, error) {
+func (o *Operator) startOnJobs(ctx context.Context, n OperationSpec) (Operation, error) {
 	filter, err := n.storedJobs()
 	if err != nil {
 		return Operation{}, err

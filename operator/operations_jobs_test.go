@@ -58,7 +58,7 @@ func TestAnOperationActsOnTheJobsThatWereCounted(t *testing.T) {
 			// One is claimed and fails, one is touched, one is cancelled.
 			exec(t, db, `UPDATE outbox.jobs SET epoch = epoch + 1, priority = 3 WHERE id IN (SELECT id FROM outbox.jobs WHERE tenant_id = $1 AND kind = 'mail' AND key IS NULL ORDER BY id LIMIT 3)`, mine)
 			filter.AsOf = counted.AsOf
-			op, err := runner.As(operator.Actor{Name: "ada", RequestID: "r1"}).StartOperation(tied, operator.NewOperation{Act: act, Jobs: filter})
+			op, err := runner.As(operator.Actor{Name: "ada", RequestID: "r1"}).StartOperation(tied, operator.OperationSpec{Act: act, Jobs: filter})
 			if err != nil || op.Matched != meant {
 				t.Fatalf("%s of %s: started %+v, %v; want %d", act, tenant, op, err, meant)
 			}
@@ -123,7 +123,7 @@ func TestAnOperationActsOnTheRunningJobsThatWereCounted(t *testing.T) {
 			if again, err := runner.MatchOpenJobs(tied, operator.CancelJobs, filter); err != nil || again.Matched != 3 || again.AsOf != counted.AsOf {
 				t.Errorf("counted again %+v, %v; want 3 of then", again, err)
 			}
-			op, err := runner.StartOperation(tied, operator.NewOperation{Act: operator.CancelJobs, Jobs: filter})
+			op, err := runner.StartOperation(tied, operator.OperationSpec{Act: operator.CancelJobs, Jobs: filter})
 			if err != nil || op.Matched != 3 {
 				t.Fatalf("started %+v, %v; want 3", op, err)
 			}
@@ -146,7 +146,7 @@ func TestAnOperationLeavesAReleasedJobAlone(t *testing.T) {
 	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
 		o, db := newRig(t)
 		open(t, db, tenant, "mail", "created", 3)
-		op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs, Jobs: operator.OpenFilter{Tenant: tenant}})
+		op, err := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.CancelJobs, Jobs: operator.OpenFilter{Tenant: tenant}})
 		if err != nil || op.Matched != 3 {
 			t.Fatalf("started %+v, %v; want 3", op, err)
 		}
@@ -199,7 +199,7 @@ func TestAnOperationPassesByAJobThatIsLocked(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
 	open(t, db, outbox.RootTenant, "mail", "pending", 150)
-	op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs})
+	op, err := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.CancelJobs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +275,7 @@ func TestAnOperationWaitsForNoKey(t *testing.T) {
 			enqueue(t, db, "mail", outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: key}})
 		}
 		exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key) VALUES ($1, 'default', 'a'), ($1, 'default', 'b') ON CONFLICT DO NOTHING`, tenant)
-		op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs})
+		op, err := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.CancelJobs})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -322,7 +322,7 @@ func TestBlockedJobsAreCancelledAll(t *testing.T) {
 						done++
 					}
 				} else {
-					op, err := o.StartOperation(t.Context(), operator.NewOperation{
+					op, err := o.StartOperation(t.Context(), operator.OperationSpec{
 						Act: operator.CancelJobs, Jobs: operator.OpenFilter{Tenant: tenant, Statuses: []outbox.Status{outbox.Blocked}},
 					})
 					if err != nil {
@@ -341,7 +341,7 @@ func TestBlockedJobsAreCancelledAll(t *testing.T) {
 // It keeps its rate, does nothing while it is stopped, and goes on with what is left when its process is killed.
 func TestAnOperationOnJobsIsStoppedKilledAndResumed(t *testing.T) {
 	t.Parallel()
-	for _, n := range []operator.NewOperation{{Act: operator.RetryJobs}, {Act: operator.EditJobs, Edit: operator.JobEdit{Priority: new(1)}}} {
+	for _, n := range []operator.OperationSpec{{Act: operator.RetryJobs}, {Act: operator.EditJobs, Edit: operator.JobEdit{Priority: new(1)}}} {
 		n.PerSecond = 800
 		t.Run(string(n.Act), func(t *testing.T) {
 			t.Parallel()
@@ -350,7 +350,7 @@ func TestAnOperationOnJobsIsStoppedKilledAndResumed(t *testing.T) {
 	}
 }
 
-func stopKillAndResume(t *testing.T, n operator.NewOperation) {
+func stopKillAndResume(t *testing.T, n operator.OperationSpec) {
 	t.Helper()
 	o, db := newRig(t)
 	open(t, db, outbox.RootTenant, "mail", "retrying", 1000)
@@ -406,7 +406,7 @@ func TestOpenJobsThatAreRefused(t *testing.T) {
 		"no text":     {Kind: "\x00"},
 	} {
 		_, counted := o.MatchOpenJobs(t.Context(), operator.CancelJobs, f)
-		_, started := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs, Jobs: f})
+		_, started := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.CancelJobs, Jobs: f})
 		for _, err := range []error{counted, started} {
 			if _, ok := errors.AsType[*outbox.InvalidError](err); !ok {
 				t.Errorf("%s: %v, want an InvalidError", name, err)

@@ -84,7 +84,7 @@ func TestAnOperationDoesWhatWasCounted(t *testing.T) {
 			bury(t, db, mine, 5)
 			filter.FailedUntil = counted.FailedUntil
 			ada := runner.As(operator.Actor{Name: "ada", RequestID: "r1"}).Because("the relay is back")
-			op, err := ada.StartOperation(operator.WithTenant(t.Context(), tenant), operator.NewOperation{Act: act, Filter: filter})
+			op, err := ada.StartOperation(operator.WithTenant(t.Context(), tenant), operator.OperationSpec{Act: act, Filter: filter})
 			if err != nil || op.Matched != meant {
 				t.Fatalf("started %+v, %v", op, err)
 			}
@@ -141,7 +141,7 @@ func TestAnOperationIsStoppedAndResumed(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
 	bury(t, db, outbox.RootTenant, 40)
-	op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.ReplayLetters, PerSecond: 10})
+	op, err := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.ReplayLetters, PerSecond: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,14 +190,14 @@ func TestOperationsOfSeveralRunners(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
 	bury(t, db, outbox.RootTenant, 3000)
-	broken, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.DismissLetters, Filter: operator.DeadLetterFilter{Kind: "none"}})
+	broken, err := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.DismissLetters, Filter: operator.DeadLetterFilter{Kind: "none"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := db.Exec(t.Context(), `UPDATE outbox.operations SET filter = '[]'`); err != nil {
 		t.Fatal(err)
 	}
-	op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.ReplayLetters})
+	op, err := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.ReplayLetters})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func TestStoppedOperationsDoNotPileUp(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
 	for _, tenant := range []outbox.ID{{}, outbox.RootTenant, {15: 9}} {
-		n := operator.NewOperation{Act: operator.ReplayLetters, Filter: operator.DeadLetterFilter{Tenant: tenant}}
+		n := operator.OperationSpec{Act: operator.ReplayLetters, Filter: operator.DeadLetterFilter{Tenant: tenant}}
 		if _, err := o.StartOperation(t.Context(), n); err != nil {
 			t.Fatal(err)
 		}
@@ -253,7 +253,7 @@ func TestOperationsOfOneTenantHoldUpNoOthers(t *testing.T) {
 	o, db := newRig(t)
 	many, other := outbox.NewID(), outbox.NewID()
 	start := func(tenant outbox.ID, act operator.OperationAct) (outbox.ID, error) {
-		op, err := o.StartOperation(t.Context(), operator.NewOperation{
+		op, err := o.StartOperation(t.Context(), operator.OperationSpec{
 			Act: act, Filter: operator.DeadLetterFilter{Tenant: tenant}, Jobs: operator.OpenFilter{Tenant: tenant},
 		})
 		return op.ID, err
@@ -329,7 +329,7 @@ func TestAnOperationSurvivesItsProcess(t *testing.T) {
 	o, db := newRig(t)
 	bury(t, db, outbox.RootTenant, 1000)
 	bury(t, db, outbox.NewID(), 1000)
-	op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.ReplayLetters, PerSecond: 400})
+	op, err := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.ReplayLetters, PerSecond: 400})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +370,7 @@ func TestAnOperationSurvivesItsProcess(t *testing.T) {
 func TestOperationsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	o, _ := newRig(t)
-	for name, n := range map[string]operator.NewOperation{
+	for name, n := range map[string]operator.OperationSpec{
 		"no act":             {},
 		"a rate of dismiss":  {Act: operator.DismissLetters, PerSecond: 1},
 		"a rate of nothing":  {Act: operator.ReplayLetters, PerSecond: 1e-9},
@@ -393,7 +393,7 @@ func TestAnOperationCountsTheLettersThatOthersHandled(t *testing.T) {
 		o, db := newRig(t)
 		open(t, db, tenant, "mail", "dead", 10)
 		exec(t, db, `UPDATE outbox.jobs SET failed_at = now()`)
-		op, err := o.StartOperation(t.Context(), operator.NewOperation{
+		op, err := o.StartOperation(t.Context(), operator.OperationSpec{
 			Act: operator.ReplayLetters, Filter: operator.DeadLetterFilter{Tenant: tenant},
 		})
 		if err != nil || op.Matched != 10 {
@@ -419,7 +419,7 @@ func TestAnOperationCountsTheLettersThatOthersHandled(t *testing.T) {
 func TestAnOperationPassesOverAJobThatTheDatabaseRefuses(t *testing.T) {
 	t.Parallel()
 	for _, tenant := range []outbox.ID{outbox.RootTenant, outbox.NewID()} {
-		for _, n := range []operator.NewOperation{
+		for _, n := range []operator.OperationSpec{
 			{Act: operator.CancelJobs, Jobs: operator.OpenFilter{Tenant: tenant}},
 			{Act: operator.EditJobs, Jobs: operator.OpenFilter{Tenant: tenant}, Edit: operator.JobEdit{Queue: "other"}},
 			{Act: operator.ReplayLetters, Filter: operator.DeadLetterFilter{Tenant: tenant}},
@@ -468,7 +468,7 @@ func TestOperationsKeepTheirRate(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
 	bury(t, db, outbox.RootTenant, 1000)
-	op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.ReplayLetters, PerSecond: 100})
+	op, err := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.ReplayLetters, PerSecond: 100})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,9 +114,9 @@ func (o *Operator) ResumeSchedule(ctx context.Context, tenant outbox.ID, name st
 	})
 }
 
-// NewSchedule is implemented by [schedule.Schedule]. This package does not import that one, and with it a parser of
-// cron expressions.
-type NewSchedule interface {
+// ScheduleSpec is a schedule to create. It is implemented by [schedule.Schedule]. This package does not import that
+// one, and with it a parser of cron expressions.
+type ScheduleSpec interface {
 	Name() string
 	Tenant() outbox.ID
 	CreateIn(ctx context.Context, tx pgx.Tx, by string) (next time.Time, err error)
@@ -132,7 +132,7 @@ type ScheduleEdit interface {
 // to the actor: it stays until it is deleted, or until a program declares one of its name, which replaces it.
 // Schedulers notice it at once if they hear notifications, and otherwise within a minute; ticks until then are fired
 // late. Its error names every mistake as [*outbox.InvalidError]s, or is schedule.ErrExists.
-func (o *Operator) CreateSchedule(ctx context.Context, s NewSchedule) (next time.Time, err error) {
+func (o *Operator) CreateSchedule(ctx context.Context, s ScheduleSpec) (next time.Time, err error) {
 	err = o.onSchedule(ctx, "create", s.Tenant(), s.Name(), func(ctx context.Context, tx pgx.Tx) (change, error) {
 		if next, err = s.CreateIn(ctx, tx, o.by.actor); err != nil {
 			return change{}, err

@@ -643,7 +643,7 @@ func TestADestinationThatIsMissingForAnHour(t *testing.T) {
 	sink.now(takesAll)
 	waitFor(t, func() bool { return len(sink.ofKey("k")) == 2 && len(sink.ofKey("")) == 1 }, func() string { return "they are published" })
 	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 0 }, func() string { return "none is held" })
-	r := awaitReplay(t, db, startReplay(t, db, operator.ReplayEvents{EventFilter: operator.EventFilter{Tenant: tenant}}))
+	r := awaitReplay(t, db, startReplay(t, db, operator.EventReplay{EventFilter: operator.EventFilter{Tenant: tenant}}))
 	if r.Published != 4 {
 		t.Errorf("the replay is %+v", r)
 	}

@@ -231,7 +231,7 @@ func TestPagesOfHolesAndReplaysEndBetweenPositions(t *testing.T) {
 	start(t, db, &sink, nil)
 	waitFor(t, func() bool { return ask[string](t, db, `SELECT holes::text FROM outbox.sinks`) == "{}" }, func() string { return "the cursor is stored" })
 	awaitAll(t, db, &sink, 600, want)
-	r := startReplay(t, db, operator.ReplayEvents{})
+	r := startReplay(t, db, operator.EventReplay{})
 	awaitReplay(t, db, r)
 	again := bodiesOf(sink.replayed())
 	slices.Sort(again)

@@ -46,7 +46,7 @@ func bodiesOf(messages []relay.Message) []string {
 	return all
 }
 
-func startReplay(t *testing.T, db *pgxpool.Pool, r operator.ReplayEvents) operator.Replay {
+func startReplay(t *testing.T, db *pgxpool.Pool, r operator.EventReplay) operator.Replay {
 	t.Helper()
 	if r.Since.IsZero() {
 		r.Since = time.Now().Add(-time.Hour)
@@ -116,7 +116,7 @@ func TestAReplayPublishesAgain(t *testing.T) {
 	} {
 		for _, again := range []bool{false, true} {
 			had := len(sink.replayed())
-			r := awaitReplay(t, db, startReplay(t, db, operator.ReplayEvents{EventFilter: tt.filter, Again: again}))
+			r := awaitReplay(t, db, startReplay(t, db, operator.EventReplay{EventFilter: tt.filter, Again: again}))
 			got := sink.replayed()[had:]
 			if !slices.Equal(bodiesOf(got), tt.want) || r.Events != int64(len(tt.want)) || r.Published != r.Events || r.Refused != 0 || r.State() != "finished" {
 				t.Errorf("of %+v it published %q, and is %+v; want %q", tt.filter, bodiesOf(got), r, tt.want)
@@ -160,7 +160,7 @@ func TestTheNextOwnerGoesOnWithAReplay(t *testing.T) {
 	var first recorder
 	stop := start(t, db, &first, nil)
 	first.await(t, want...)
-	r := startReplay(t, db, operator.ReplayEvents{PerSecond: 50})
+	r := startReplay(t, db, operator.EventReplay{PerSecond: 50})
 	waitFor(t, func() bool { return len(first.replayed()) >= 20 }, func() string { return "a part is published" })
 	stop()
 	had := bodiesOf(first.replayed())
@@ -199,7 +199,7 @@ func TestAReplayPassesByWhatIsRefused(t *testing.T) {
 				return nil
 			}, nil)
 			sink.goOn(onward)
-			r := awaitReplay(t, db, startReplay(t, db, operator.ReplayEvents{StopLive: true}))
+			r := awaitReplay(t, db, startReplay(t, db, operator.EventReplay{StopLive: true}))
 			got := bodiesOf(sink.replayed()[before:])
 			slices.Sort(got)
 			if !slices.Equal(got, []string{"1", "3", "4"}) || r.Published != 3 || r.Refused != 1 {
@@ -218,7 +218,7 @@ func TestAReplayWaitsForAReceiverThatFailsAtAll(t *testing.T) {
 	start(t, db, &sink, func(c *relay.Config) { c.SetOutage(time.Millisecond, time.Millisecond) })
 	sink.await(t, "1", "2", "3")
 	sink.set(func(relay.Message) error { return errors.New("500") }, nil)
-	r := startReplay(t, db, operator.ReplayEvents{StopLive: true})
+	r := startReplay(t, db, operator.EventReplay{StopLive: true})
 	refused := func() int { return ask[int](t, db, `SELECT refused FROM outbox.replays`) }
 	waitFor(t, func() bool { return refused() == 1 }, func() string { return "one is passed by" })
 	calls := sink.called()
@@ -249,7 +249,7 @@ func TestNewEventsDoNotWaitForAReplay(t *testing.T) {
 	var log said
 	start(t, db, &sink, func(c *relay.Config) { c.Logger = log.logger(t) })
 	sink.await(t, "1", "2")
-	r := startReplay(t, db, operator.ReplayEvents{})
+	r := startReplay(t, db, operator.EventReplay{})
 	waits := func() string { return ask[string](t, db, `SELECT coalesce(failure, '') FROM outbox.replays`) }
 	waitFor(t, func() bool { return strings.Contains(waits(), "the stream is full") }, func() string { return "the replay says what it waits for; it says " + waits() })
 	var took []time.Duration
@@ -281,7 +281,7 @@ func TestAReplayStopsWhatIsNew(t *testing.T) {
 	var sink recorder
 	start(t, db, &sink, nil)
 	sink.await(t, "1", "2", "3", "4", "5")
-	r := startReplay(t, db, operator.ReplayEvents{StopLive: true, PerSecond: 10})
+	r := startReplay(t, db, operator.EventReplay{StopLive: true, PerSecond: 10})
 	waitFor(t, func() bool { return len(sink.replayed()) > 0 }, func() string { return "the replay begins" })
 	publish(t, db, "t", "k", "6", "7")
 	why := func() string {
@@ -310,7 +310,7 @@ func TestTheNextOwnerPublishesNothingNewBesideAReplay(t *testing.T) {
 	var sink recorder
 	stop := start(t, db, &sink, nil)
 	waitFor(t, func() bool { return len(sink.messages()) == events }, func() string { return "all are published" })
-	r := startReplay(t, db, operator.ReplayEvents{StopLive: true, PerSecond: 50})
+	r := startReplay(t, db, operator.EventReplay{StopLive: true, PerSecond: 50})
 	waitFor(t, func() bool { return len(sink.replayed()) > 0 }, func() string { return "the replay begins" })
 	stop()
 	if n := len(sink.replayed()); n == events {
@@ -343,7 +343,7 @@ func TestAReplayThatStopsWhatIsNewWaitsForTheCursor(t *testing.T) {
 	}, nil)
 	start(t, db, &sink, nil)
 	waitFor(t, func() bool { return ask[bool](t, db, `SELECT away_since IS NOT NULL FROM outbox.sinks`) }, func() string { return "the sink stands still" })
-	r := startReplay(t, db, operator.ReplayEvents{StopLive: true})
+	r := startReplay(t, db, operator.EventReplay{StopLive: true})
 	sink.set(nil, nil)
 	if r = awaitReplay(t, db, r); r.Published != 2 {
 		t.Errorf("it is %+v", r)
@@ -363,7 +363,7 @@ func TestAReplayIsStopped(t *testing.T) {
 	var sink recorder
 	start(t, db, &sink, nil)
 	waitFor(t, func() bool { return len(sink.messages()) == 200 }, func() string { return "all are published" })
-	r := startReplay(t, db, operator.ReplayEvents{PerSecond: 50})
+	r := startReplay(t, db, operator.EventReplay{PerSecond: 50})
 	waitFor(t, func() bool { return len(sink.replayed()) > 0 }, func() string { return "it has begun" })
 	for _, of := range []struct {
 		sink   string
@@ -382,7 +382,7 @@ func TestAReplayIsStopped(t *testing.T) {
 	if r = awaitReplay(t, db, r); len(sink.replayed()) != n || n >= 150 || r.State() != "stopped" {
 		t.Errorf("after it was stopped it published %d more; it is %+v", len(sink.replayed())-n, r)
 	}
-	next := awaitReplay(t, db, startReplay(t, db, operator.ReplayEvents{}))
+	next := awaitReplay(t, db, startReplay(t, db, operator.EventReplay{}))
 	if next.Published != 200 {
 		t.Errorf("the next one is %+v", next)
 	}
@@ -430,7 +430,7 @@ func TestAReplayCountsRepeats(t *testing.T) {
 	var plan operator.ReplayPlan
 	waitFor(t, func() bool {
 		var err error
-		if plan, err = o.WouldReplayEvents(t.Context(), "s", operator.ReplayEvents{EventFilter: operator.EventFilter{Since: since}, PerSecond: 0.5}); err != nil {
+		if plan, err = o.WouldReplayEvents(t.Context(), "s", operator.EventReplay{EventFilter: operator.EventFilter{Since: since}, PerSecond: 0.5}); err != nil {
 			t.Fatal(err)
 		}
 		return plan.Remembers > 0
@@ -439,7 +439,7 @@ func TestAReplayCountsRepeats(t *testing.T) {
 		t.Errorf("the plan is %+v", plan)
 	}
 	for again, repeated := range map[bool]int64{false: 3, true: 0} {
-		r := operator.ReplayEvents{Again: again}
+		r := operator.EventReplay{Again: again}
 		if r := awaitReplay(t, db, startReplay(t, db, r)); r.Published != 3 || r.Repeated != repeated {
 			t.Errorf("again = %v: it is %+v", again, r)
 		}
@@ -464,7 +464,7 @@ func TestAReplayWaitsWithWordsThatTheDatabaseRefuses(t *testing.T) {
 				}
 				return nil
 			}, nil)
-			replay := startReplay(t, db, operator.ReplayEvents{})
+			replay := startReplay(t, db, operator.EventReplay{})
 			waitFor(t, func() bool {
 				return ask[bool](t, db, `SELECT coalesce(failure LIKE '%you%lose%', false) FROM outbox.replays`)
 			}, func() string { return "it says why it waits" })
@@ -489,7 +489,7 @@ func TestAReplayOvertakesNoHeldMessage(t *testing.T) {
 		}
 		deadLetters(t, db, 1)
 		waitFor(t, func() bool { return ask[int](t, db, `SELECT top FROM outbox.sinks`) == 5 }, func() string { return "the sink is past them" })
-		r := awaitReplay(t, db, startReplay(t, db, operator.ReplayEvents{}))
+		r := awaitReplay(t, db, startReplay(t, db, operator.EventReplay{}))
 		if r.Published != 3 || r.Refused != 2 {
 			t.Errorf("%d published and %d passed by, want 3 and 2", r.Published, r.Refused)
 		}
@@ -521,7 +521,7 @@ func TestReplaysTakeTurns(t *testing.T) {
 	start(t, db, sink, func(c *relay.Config) { c.Sinks[0].Routes[0].Destination = "{tenant}" })
 	waitFor(t, func() bool { return len(sink.messages()) == 1000 }, func() string { return "all are published" })
 	of := func(tenant outbox.ID, rate float64) operator.Replay {
-		return startReplay(t, db, operator.ReplayEvents{EventFilter: operator.EventFilter{Tenant: tenant}, PerSecond: rate})
+		return startReplay(t, db, operator.EventReplay{EventFilter: operator.EventFilter{Tenant: tenant}, PerSecond: rate})
 	}
 	first, waits := of(slow, 1), of(failing, 0)
 	waitFor(t, func() bool { return len(sink.replayed()) > 0 }, func() string { return "the slow one has begun" })
@@ -582,7 +582,7 @@ func TestReplaysOutliveTheirOwners(t *testing.T) {
 	waitFor(t, func() bool { return len(sink.messages()) == 2*events }, func() string { return "all are published" })
 	var replays []operator.Replay
 	for _, tenant := range tenants {
-		replays = append(replays, startReplay(t, db, operator.ReplayEvents{EventFilter: operator.EventFilter{Tenant: tenant}, PerSecond: 150}))
+		replays = append(replays, startReplay(t, db, operator.EventReplay{EventFilter: operator.EventFilter{Tenant: tenant}, PerSecond: 150}))
 	}
 	for range 6 {
 		time.Sleep(300 * time.Millisecond)

@@ -275,7 +275,7 @@ func TestAConsoleOnItsOwnCarriesOperationsOut(t *testing.T) {
 				t.Fatal(err)
 			}
 			o := operator.New(pool)
-			op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs})
+			op, err := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.CancelJobs})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -185,7 +185,7 @@ func (p *program) actOnLetters(ctx context.Context, c *cli.Command, verb string,
 func (p *program) detach(ctx context.Context, c *cli.Command, o letterActs, act operator.OperationAct,
 	f operator.DeadLetterFilter,
 ) (err error) {
-	n := operator.NewOperation{Act: act, Filter: f}
+	n := operator.OperationSpec{Act: act, Filter: f}
 	if err := readRate(c, "jobs", &n.PerSecond); err != nil {
 		return err // replayLetters has checked it
 	}

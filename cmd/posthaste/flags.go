@@ -92,7 +92,7 @@ func replayFlags(things, event string) []cli.Flag {
 }
 
 // readReplay reads the flags of replayFlags that select and pace what is replayed.
-func readReplay(c *cli.Command, things string) (r operator.ReplayEvents, err error) {
+func readReplay(c *cli.Command, things string) (r operator.EventReplay, err error) {
 	r.Key, r.Again = c.String("key"), c.Bool("again")
 	if !c.IsSet("since") {
 		err = errors.New("--since is required")

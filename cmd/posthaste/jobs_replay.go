@@ -13,8 +13,8 @@ import (
 )
 
 type historyReplays interface {
-	WouldReplayHistory(ctx context.Context, r operator.HistoryReplay) (operator.HistoryPlan, error)
-	ReplayHistory(ctx context.Context, r operator.HistoryReplay) (outbox.ID, operator.HistoryPlan, error)
+	WouldReplayHistory(ctx context.Context, r operator.JobReplay) (operator.HistoryPlan, error)
+	ReplayHistory(ctx context.Context, r operator.JobReplay) (outbox.ID, operator.HistoryPlan, error)
 }
 
 var (
@@ -49,7 +49,7 @@ func (p *program) replayHistory(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return &usageError{err}
 	}
-	r := operator.HistoryReplay{
+	r := operator.JobReplay{
 		Kind: c.String("kind"), Since: e.Since, Until: e.Until, Key: e.Key, Tenant: e.Tenant, PerSecond: e.PerSecond,
 		Again: e.Again,
 	}

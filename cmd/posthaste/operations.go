@@ -14,7 +14,7 @@ type operationActs interface {
 	Operations(ctx context.Context, tenant, before outbox.ID, limit int) ([]operator.Operation, error)
 	Operation(ctx context.Context, tenant, id outbox.ID) (operator.Operation, error)
 	MatchOpenJobs(context.Context, operator.OperationAct, operator.OpenFilter) (operator.OpenMatch, error)
-	StartOperation(context.Context, operator.NewOperation) (operator.Operation, error)
+	StartOperation(context.Context, operator.OperationSpec) (operator.Operation, error)
 	StopOperation(ctx context.Context, tenant, id outbox.ID) (operator.Operation, error)
 	ResumeOperation(ctx context.Context, tenant, id outbox.ID) (operator.Operation, error)
 }

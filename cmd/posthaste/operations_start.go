@@ -60,7 +60,7 @@ func (p *program) startCommand() *cli.Command {
 	}
 }
 
-func newOperation(c *cli.Command, act operator.OperationAct) (n operator.NewOperation, err error) {
+func newOperation(c *cli.Command, act operator.OperationAct) (n operator.OperationSpec, err error) {
 	if err := wantArgs(c, 0, 0); err != nil {
 		return n, err
 	}
@@ -71,7 +71,7 @@ func newOperation(c *cli.Command, act operator.OperationAct) (n operator.NewOper
 				oneOf(act.Possible()), act))
 		}
 	}
-	n = operator.NewOperation{Act: act, Jobs: operator.OpenFilter{
+	n = operator.OperationSpec{Act: act, Jobs: operator.OpenFilter{
 		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Tenant: f.Tenant, Statuses: f.Statuses, CreatedSince: f.CreatedSince,
 		CreatedUntil: f.CreatedUntil, AsOf: c.String("as-of"),
 	}}
@@ -121,7 +121,7 @@ func jobEdit(c *cli.Command) (e operator.JobEdit, err error) {
 }
 
 // startOperation starts an operation on what was counted, so that nobody confirms less than what happens.
-func (p *program) startOperation(ctx context.Context, c *cli.Command, o operationActs, n operator.NewOperation) error {
+func (p *program) startOperation(ctx context.Context, c *cli.Command, o operationActs, n operator.OperationSpec) error {
 	counted, err := o.MatchOpenJobs(ctx, n.Act, n.Jobs)
 	if err != nil {
 		return err

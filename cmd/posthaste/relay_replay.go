@@ -13,8 +13,8 @@ import (
 )
 
 type sinkReplays interface {
-	WouldReplayEvents(ctx context.Context, sink string, r operator.ReplayEvents) (operator.ReplayPlan, error)
-	ReplayEvents(ctx context.Context, sink string, r operator.ReplayEvents) (operator.Replay, error)
+	WouldReplayEvents(ctx context.Context, sink string, r operator.EventReplay) (operator.ReplayPlan, error)
+	ReplayEvents(ctx context.Context, sink string, r operator.EventReplay) (operator.Replay, error)
 	Replays(ctx context.Context, sink string, tenant outbox.ID) ([]operator.Replay, error)
 	Replay(ctx context.Context, sink string, id, tenant outbox.ID) (operator.Replay, error)
 	StopReplay(ctx context.Context, sink string, id, tenant outbox.ID) error

@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-func (r *remote) StartOperation(ctx context.Context, n operator.NewOperation) (operator.Operation, error) {
+func (r *remote) StartOperation(ctx context.Context, n operator.OperationSpec) (operator.Operation, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	what := client.NewOperation{

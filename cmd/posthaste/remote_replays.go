@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-func (r *remote) newReplay(e operator.ReplayEvents) client.NewReplay {
+func (r *remote) newReplay(e operator.EventReplay) client.NewReplay {
 	return client.NewReplay{
 		Tenant: textOf(e.Tenant), Since: e.Since, Until: e.Until, Topics: e.Topics, Key: e.Key,
 		RatePerSecond: e.PerSecond, Again: e.Again, StopLive: e.StopLive, Reason: r.reason,
@@ -17,7 +17,7 @@ func (r *remote) newReplay(e operator.ReplayEvents) client.NewReplay {
 }
 
 func (r *remote) WouldReplayEvents(ctx context.Context, sink string,
-	e operator.ReplayEvents,
+	e operator.EventReplay,
 ) (operator.ReplayPlan, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
@@ -30,7 +30,7 @@ func (r *remote) WouldReplayEvents(ctx context.Context, sink string,
 	}, err
 }
 
-func (r *remote) ReplayEvents(ctx context.Context, sink string, e operator.ReplayEvents) (operator.Replay, error) {
+func (r *remote) ReplayEvents(ctx context.Context, sink string, e operator.EventReplay) (operator.Replay, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	a, err := r.api.StartReplay(ctx, sink, r.newReplay(e))
@@ -75,7 +75,7 @@ func (r *remote) StopReplay(ctx context.Context, sink string, id, _ outbox.ID) e
 func operatorsReplay(r client.Replay) operator.Replay {
 	return operator.Replay{
 		ID: idOf(r.ID), Sink: r.Sink,
-		ReplayEvents: operator.ReplayEvents{
+		EventReplay: operator.EventReplay{
 			EventFilter: operator.EventFilter{
 				Since: r.Since, Until: r.Until, Topics: r.Topics, Key: r.Key,
 				Tenant: idOf(r.Tenant),
@@ -88,7 +88,7 @@ func operatorsReplay(r client.Replay) operator.Replay {
 	}
 }
 
-func (r *remote) newJobReplay(h operator.HistoryReplay) client.NewHistoryReplay {
+func (r *remote) newJobReplay(h operator.JobReplay) client.NewHistoryReplay {
 	return client.NewHistoryReplay{
 		Tenant: textOf(h.Tenant), Kind: h.Kind, Since: h.Since, Until: h.Until, Key: h.Key, RatePerSecond: h.PerSecond,
 		Again: h.Again, Reason: r.reason,
@@ -102,7 +102,7 @@ func historyPlan(a client.HistoryReplay) operator.HistoryPlan {
 	}
 }
 
-func (r *remote) WouldReplayHistory(ctx context.Context, h operator.HistoryReplay) (operator.HistoryPlan, error) {
+func (r *remote) WouldReplayHistory(ctx context.Context, h operator.JobReplay) (operator.HistoryPlan, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	which := r.newJobReplay(h)
@@ -111,7 +111,7 @@ func (r *remote) WouldReplayHistory(ctx context.Context, h operator.HistoryRepla
 	return historyPlan(a), err
 }
 
-func (r *remote) ReplayHistory(ctx context.Context, h operator.HistoryReplay) (outbox.ID, operator.HistoryPlan, error) {
+func (r *remote) ReplayHistory(ctx context.Context, h operator.JobReplay) (outbox.ID, operator.HistoryPlan, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	a, err := r.api.ReplayHistory(ctx, r.newJobReplay(h))

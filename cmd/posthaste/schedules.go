@@ -20,7 +20,7 @@ type scheduleActs interface {
 	ResumeSchedule(ctx context.Context, tenant outbox.ID, name string) error
 	RunSchedule(ctx context.Context, tenant outbox.ID, name string) (outbox.ID, outbox.Status, error)
 	DeleteSchedule(ctx context.Context, tenant outbox.ID, name string) error
-	CreateSchedule(ctx context.Context, s operator.NewSchedule) (next time.Time, err error)
+	CreateSchedule(ctx context.Context, s operator.ScheduleSpec) (next time.Time, err error)
 	ChangeSchedule(ctx context.Context, tenant outbox.ID, name string, e operator.ScheduleEdit) (next time.Time,
 		err error)
 }

@@ -242,7 +242,7 @@ func truth(c *cli.Command, flag string) *bool {
 }
 
 // CreateSchedule converts what the command parsed into the API's types.
-func (r *remote) CreateSchedule(ctx context.Context, s operator.NewSchedule) (time.Time, error) {
+func (r *remote) CreateSchedule(ctx context.Context, s operator.ScheduleSpec) (time.Time, error) {
 	made := s.(newSchedule) // createScheduleCommand
 	fields, err := fieldsOf(made.edit)
 	if err != nil {

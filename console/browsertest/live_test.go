@@ -312,7 +312,7 @@ func replayed(c *console, r *road) (faults []string) {
 // the focus if it is in one.
 func solved(c *console, r *road) (faults []string) {
 	for _, reason := range []string{"first", "second", "third"} {
-		_, err := operator.New(c.db).Because(reason).StartOperation(c.Context(), operator.NewOperation{Act: operator.ReplayLetters})
+		_, err := operator.New(c.db).Because(reason).StartOperation(c.Context(), operator.OperationSpec{Act: operator.ReplayLetters})
 		if err != nil {
 			c.Fatal(err)
 		}

@@ -109,7 +109,7 @@ func (r *Run) copyStore(ctx context.Context, broker *natsproc.Server) (rollBack 
 // replay makes the sink publish again what was stored since a time, and waits until it has.
 func (r *Run) replay(ctx context.Context, since time.Time) error {
 	o := operator.New(r.DB)
-	started, err := o.ReplayEvents(ctx, "s", operator.ReplayEvents{EventFilter: operator.EventFilter{Since: since}})
+	started, err := o.ReplayEvents(ctx, "s", operator.EventReplay{EventFilter: operator.EventFilter{Since: since}})
 	if err != nil {
 		return err
 	}

@@ -275,7 +275,7 @@ func TestAJobThatIsEnqueuedAgainIsTheSameMessage(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		for _, again := range []bool{false, true} {
-			replay, _, err := operator.New(db).ReplayHistory(t.Context(), operator.HistoryReplay{Kind: "order.announce", Tenant: tenant, Again: again})
+			replay, _, err := operator.New(db).ReplayHistory(t.Context(), operator.JobReplay{Kind: "order.announce", Tenant: tenant, Again: again})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -20,19 +20,19 @@ func TestAReplayToASinkThatIsNotThere(t *testing.T) {
 	everything := operator.WithTenant(t.Context(), outbox.ID{})
 	for _, who := range []*operator.Operator{o, operator.New(pgtest.Login(t, db, "outbox_api"))} {
 		for sink, want := range map[string]error{"orders": nil, "order": operator.ErrSinkNotFound} {
-			plan, err := who.WouldReplayEvents(everything, sink, operator.ReplayEvents{})
+			plan, err := who.WouldReplayEvents(everything, sink, operator.EventReplay{})
 			if !errors.Is(err, want) || err == nil && plan.Events != 1 || err != nil && plan != (operator.ReplayPlan{}) {
 				t.Errorf("to %s it would be %+v, %v; want %v", sink, plan, err, want)
 			}
-			one := operator.ReplayEvents{EventFilter: operator.EventFilter{Tenant: outbox.RootTenant}}
+			one := operator.EventReplay{EventFilter: operator.EventFilter{Tenant: outbox.RootTenant}}
 			if plan, err = who.WouldReplayEvents(operator.WithTenant(t.Context(), outbox.RootTenant), sink, one); err != nil || plan.Events != 1 {
 				t.Errorf("to %s it would be %+v, %v for a tenant; want its event", sink, plan, err)
 			}
 		}
-		if _, err := who.ReplayEvents(everything, "order", operator.ReplayEvents{}); !errors.Is(err, operator.ErrSinkNotFound) {
+		if _, err := who.ReplayEvents(everything, "order", operator.EventReplay{}); !errors.Is(err, operator.ErrSinkNotFound) {
 			t.Errorf("a replay to no sink: %v", err)
 		}
-		nothing := operator.ReplayEvents{EventFilter: operator.EventFilter{Topics: []string{"nothing"}}}
+		nothing := operator.EventReplay{EventFilter: operator.EventFilter{Topics: []string{"nothing"}}}
 		if _, err := who.ReplayEvents(everything, "orders", nothing); !errors.Is(err, operator.ErrNothingToReplay) {
 			t.Errorf("a replay of nothing: %v", err)
 		}

@@ -29,8 +29,8 @@ type EventFilter struct {
 	Tenant       outbox.ID
 }
 
-// ReplayEvents selects what a sink is to publish again.
-type ReplayEvents struct {
+// EventReplay selects what a sink is to publish again.
+type EventReplay struct {
 	EventFilter
 	PerSecond float64 // rate limit; 0 means no limit
 	Again     bool    // under new ids, ID/REPLAY, which no broker and no consumer takes for repeats
@@ -59,7 +59,7 @@ type ReplayPlan struct {
 type Replay struct {
 	ID   outbox.ID // in the header posthaste-replay of its messages
 	Sink string
-	ReplayEvents
+	EventReplay
 	Events    int64  // that matched at the beginning
 	Published int64  // so far; after a crash some count twice
 	Refused   int64  // skipped
@@ -93,7 +93,7 @@ func (r Replay) ForTenant() Replay {
 	return r
 }
 
-func (r *ReplayEvents) validate() error {
+func (r *EventReplay) validate() error {
 	var errs []error
 	for _, pattern := range r.Topics {
 		if name := strings.TrimSuffix(pattern, ".*"); pattern != "*" &&
@@ -114,7 +114,7 @@ func (r *ReplayEvents) validate() error {
 // WouldReplayEvents returns what [Operator.ReplayEvents] would do, and changes nothing. It returns
 // [*outbox.InvalidError]s, and [ErrSinkNotFound], except in a context that is tied to one tenant, which may not learn
 // which sinks exist.
-func (o *Operator) WouldReplayEvents(ctx context.Context, sink string, r ReplayEvents) (ReplayPlan, error) {
+func (o *Operator) WouldReplayEvents(ctx context.Context, sink string, r EventReplay) (ReplayPlan, error) {
 	if err := r.validate(); err != nil {
 		return ReplayPlan{}, err
 	}
@@ -157,7 +157,7 @@ func (o *Operator) WouldReplayEvents(ctx context.Context, sink string, r ReplayE
 // publishes to the sink does it: it begins within seconds, if there is one, and continues after a crash. An event that
 // the sink has not published yet is published twice. Replays of a sink take turns, at most 16 per tenant at a time. It
 // returns [ErrSinkNotFound], [ErrNothingToReplay], and [*outbox.InvalidError]s.
-func (o *Operator) ReplayEvents(ctx context.Context, sink string, r ReplayEvents) (Replay, error) {
+func (o *Operator) ReplayEvents(ctx context.Context, sink string, r EventReplay) (Replay, error) {
 	plan, err := o.WouldReplayEvents(ctx, sink, r)
 	if err != nil {
 		return Replay{}, err
@@ -184,7 +184,7 @@ func (o *Operator) ReplayEvents(ctx context.Context, sink string, r ReplayEvents
 	}
 	r.Until = plan.Until
 	return Replay{
-		ID: id, Sink: sink, ReplayEvents: r, Events: plan.Events, Position: plan.first - 1, Actor: o.by.actor,
+		ID: id, Sink: sink, EventReplay: r, Events: plan.Events, Position: plan.first - 1, Actor: o.by.actor,
 		Reason: o.by.reason, StartedAt: at.Time,
 	}, nil
 }
@@ -233,7 +233,7 @@ func (o *Operator) replays(ctx context.Context, params sqlgen.ListReplaysParams)
 	for i, row := range rows {
 		all[i] = Replay{
 			ID: row.ID.Bytes, Sink: row.Sink,
-			ReplayEvents: ReplayEvents{
+			EventReplay: EventReplay{
 				EventFilter: EventFilter{
 					Since: row.Since.Time, Until: row.Until.Time, Topics: row.Topics, Key: row.Key,
 					Tenant: row.TenantID.Bytes,

@@ -57,7 +57,7 @@ func TestJobsOfTheHistoryAreEnqueuedAgain(t *testing.T) {
 			succeed(t, db, tenant, 10)
 			succeed(t, db, outbox.NewID(), 3)
 			exec(t, db, `UPDATE outbox.history SET kind = 'other' WHERE convert_from(payload, 'UTF8') = '9'`)
-			r := operator.HistoryReplay{Kind: "order.announce", Tenant: tenant, Since: time.Now().Add(-6*time.Minute - 30*time.Second), PerSecond: 1}
+			r := operator.JobReplay{Kind: "order.announce", Tenant: tenant, Since: time.Now().Add(-6*time.Minute - 30*time.Second), PerSecond: 1}
 			plan, err := o.WouldReplayHistory(t.Context(), r)
 			if err != nil || plan.Jobs != 4 || plan.Bytes != 4 || plan.Takes != 4*time.Second || plan.Newest.Sub(plan.Oldest) != 3*time.Minute {
 				t.Fatalf("the plan is %+v, %v", plan, err)
@@ -104,10 +104,10 @@ func TestAReplayOfJobsThatIsNoneOrTooMuch(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
 	hour := time.Now().Add(-time.Hour)
-	if _, _, err := o.ReplayHistory(t.Context(), operator.HistoryReplay{Kind: "order.announce", Since: hour}); !errors.Is(err, operator.ErrNoJobsToReplay) {
+	if _, _, err := o.ReplayHistory(t.Context(), operator.JobReplay{Kind: "order.announce", Since: hour}); !errors.Is(err, operator.ErrNoJobsToReplay) {
 		t.Errorf("of none: %v", err)
 	}
-	for field, r := range map[string]operator.HistoryReplay{
+	for field, r := range map[string]operator.JobReplay{
 		"kind":  {Since: hour},
 		"kind ": {Kind: "relay:orders", Since: hour},
 		"until": {Kind: "k", Since: hour, Until: hour.Add(-time.Second)},
@@ -122,11 +122,11 @@ func TestAReplayOfJobsThatIsNoneOrTooMuch(t *testing.T) {
 	succeed(t, db, outbox.RootTenant, 5)
 	exec(t, db, `UPDATE outbox.history SET payload = convert_to(repeat('x', 4 << 20), 'UTF8')`)
 	exec(t, db, `INSERT INTO outbox.history SELECT (jsonb_populate_record(h, jsonb_build_object('id', gen_random_uuid()))).* FROM outbox.history AS h, generate_series(1, 3)`)
-	if _, _, err := o.ReplayHistory(t.Context(), operator.HistoryReplay{Kind: "order.announce", Since: hour}); !errors.Is(err, operator.ErrTooManyToReplay) {
+	if _, _, err := o.ReplayHistory(t.Context(), operator.JobReplay{Kind: "order.announce", Since: hour}); !errors.Is(err, operator.ErrTooManyToReplay) {
 		t.Errorf("of 20 jobs of 4 MiB: %v", err)
 	}
 	exec(t, db, `UPDATE outbox.history SET payload = '', content_type = $1 WHERE finished_at = (SELECT min(finished_at) FROM outbox.history)`, protect.SealedType)
-	if _, err := o.WouldReplayHistory(t.Context(), operator.HistoryReplay{Kind: "order.announce", Since: hour}); err == nil || !strings.Contains(err.Error(), "kind has 4 jobs") {
+	if _, err := o.WouldReplayHistory(t.Context(), operator.JobReplay{Kind: "order.announce", Since: hour}); err == nil || !strings.Contains(err.Error(), "kind has 4 jobs") {
 		t.Errorf("of jobs of which some are sealed: %v", err)
 	}
 	if left := copies(t, db); len(left) > 0 {

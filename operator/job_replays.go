@@ -27,9 +27,9 @@ var (
 	ErrTooManyToReplay = errors.New("more than 20 000 jobs or 64 MiB: name a shorter time")
 )
 
-// HistoryReplay selects jobs of the history to enqueue again: those that have succeeded, except copies made by another
+// JobReplay selects jobs of the history to enqueue again: those that have succeeded, except copies made by another
 // such replay.
-type HistoryReplay struct {
+type JobReplay struct {
 	Kind         string
 	Since, Until time.Time // when they succeeded, Until excluded; zero means now
 	Key          string    // "" means any
@@ -48,7 +48,7 @@ type HistoryPlan struct {
 	Takes          time.Duration
 }
 
-func (r *HistoryReplay) validate() error {
+func (r *JobReplay) validate() error {
 	var errs []error
 	if fault := engine.NameFault(r.Kind); fault != "" {
 		errs = append(errs, invalid.Field("kind", "%s", fault))
@@ -71,7 +71,7 @@ func (r *HistoryReplay) validate() error {
 
 // WouldReplayHistory returns what [Operator.ReplayHistory] would do, and changes nothing. It also returns a plan that
 // is too large.
-func (o *Operator) WouldReplayHistory(ctx context.Context, r HistoryReplay) (HistoryPlan, error) {
+func (o *Operator) WouldReplayHistory(ctx context.Context, r JobReplay) (HistoryPlan, error) {
 	if err := r.validate(); err != nil {
 		return HistoryPlan{}, err
 	}
@@ -113,7 +113,7 @@ func (o *Operator) WouldReplayHistory(ctx context.Context, r HistoryReplay) (His
 // results and idempotency keys are not repeated. If the payload of any of them is sealed, nothing is enqueued, because
 // no handler could open the copy. ReplayHistory returns [ErrNoJobsToReplay], [ErrTooManyToReplay] and
 // [*outbox.InvalidError]s.
-func (o *Operator) ReplayHistory(ctx context.Context, r HistoryReplay) (outbox.ID, HistoryPlan, error) {
+func (o *Operator) ReplayHistory(ctx context.Context, r JobReplay) (outbox.ID, HistoryPlan, error) {
 	fail := func(err error) (outbox.ID, HistoryPlan, error) {
 		return outbox.ID{}, HistoryPlan{}, fmt.Errorf("replay jobs of kind %s: %w", r.Kind, err)
 	}
