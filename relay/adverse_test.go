@@ -161,7 +161,7 @@ func TestAnEventThatCannotBeReadConcernsItsRouteOnly(t *testing.T) {
 	var mine, theirs recorder
 	start(t, db, &mine, func(c *relay.Config) {
 		c.Sinks[0].Routes[0].Topics = []string{"mine"}
-		c.Sinks = append(c.Sinks, relay.SinkConfig{Name: "other", Sink: &theirs, Routes: []relay.Route{{Topics: []string{"theirs"}, CloudEvents: relay.Off}}})
+		c.Sinks = append(c.Sinks, relay.SinkConfig{Name: "other", Sink: &theirs, Routes: []relay.Route{{Topics: []string{"theirs"}, CloudEvents: relay.CloudEventsOff}}})
 	})
 	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload, headers) VALUES ($1, $2, 'theirs', 'k', 'text/plain', 'x', '{"n": 1}')`,
 		outbox.NewID(), outbox.RootTenant)

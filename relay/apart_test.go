@@ -86,7 +86,7 @@ func TestSinksDoNotDelayEachOther(t *testing.T) {
 	refusing := &picky{refuses: tooLarge(bad)}
 
 	sinkConfig := func(name string, s relay.Sink) relay.SinkConfig {
-		return relay.SinkConfig{Name: name, Sink: s, Routes: []relay.Route{{Topics: []string{"*"}, CloudEvents: relay.Off}}}
+		return relay.SinkConfig{Name: name, Sink: s, Routes: []relay.Route{{Topics: []string{"*"}, CloudEvents: relay.CloudEventsOff}}}
 	}
 	healthy := func(sinks []*lags) (configs []relay.SinkConfig) {
 		for i, s := range sinks {

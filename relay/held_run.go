@@ -94,7 +94,7 @@ func (c *heldRunner) publishHeld(ctx context.Context, job *outbox.Claimed) error
 	if err != nil {
 		return err
 	}
-	return c.publishInTurn(ctx, m, job.Key != "" && r.OnRefused == Skip)
+	return c.publishInTurn(ctx, m, job.Key != "" && r.OnRefused == RefusedSkip)
 }
 
 // publishInTurn publishes a message when it is its turn. With skips, later messages of its key wait only for its

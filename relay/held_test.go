@@ -189,7 +189,7 @@ func TestARefusedMessageHoldsItsKeyOnly(t *testing.T) {
 // What becomes of a refused message and of those behind it is the route's to say.
 func TestOnRefused(t *testing.T) {
 	t.Parallel()
-	for _, policy := range []relay.OnRefused{relay.Hold, relay.Skip, relay.Park, relay.Drop} {
+	for _, policy := range []relay.OnRefused{relay.RefusedHold, relay.RefusedSkip, relay.RefusedPark, relay.RefusedDrop} {
 		t.Run(string(policy), func(t *testing.T) {
 			t.Parallel()
 			db := database(t)
@@ -200,7 +200,7 @@ func TestOnRefused(t *testing.T) {
 				c.Sinks[0].Routes[0].OnRefused = policy
 			})
 			publish(t, db, "t", "k", "1", "bad", "3")
-			if policy == relay.Drop {
+			if policy == relay.RefusedDrop {
 				sink.awaitKey(t, "k", "1", "3")
 				if n := ask[int](t, db, `SELECT count(*) FROM outbox.idempotency_keys`); n != 0 {
 					t.Errorf("%d jobs were made", n)
@@ -208,10 +208,10 @@ func TestOnRefused(t *testing.T) {
 				return
 			}
 			letter := deadLetters(t, db, 1)
-			if policy == relay.Skip {
+			if policy == relay.RefusedSkip {
 				sink.awaitKey(t, "k", "1", "3")
 			}
-			if policy == relay.Park {
+			if policy == relay.RefusedPark {
 				waitFor(t, func() bool { return ask[int](t, db, `SELECT count(parked_at) FROM outbox.keys`) == 1 }, func() string { return "the key is parked" })
 				end(t, func(ctx context.Context) error { return operator.New(db).Dismiss(ctx, letter) })
 			}
@@ -219,15 +219,15 @@ func TestOnRefused(t *testing.T) {
 			publish(t, db, "t", "", "x")
 			sink.awaitKey(t, "", "x")
 			switch policy {
-			case relay.Hold:
+			case relay.RefusedHold:
 				looked(t, db)
 				sink.awaitKey(t, "k", "1")
 				nothingIsOpen(t, db)
 				end(t, func(ctx context.Context) error { return operator.New(db).Dismiss(ctx, letter) })
 				sink.awaitKey(t, "k", "1", "3", "4")
-			case relay.Skip:
+			case relay.RefusedSkip:
 				sink.awaitKey(t, "k", "1", "3", "4")
-			case relay.Park:
+			case relay.RefusedPark:
 				looked(t, db)
 				sink.awaitKey(t, "k", "1")
 				nothingIsOpen(t, db)
@@ -247,7 +247,7 @@ func TestAParkedKeyOutlivesItsJobs(t *testing.T) {
 	db := database(t)
 	sink := &picky{refuses: tooLarge(bad)}
 	parked := func() int { return ask[int](t, db, `SELECT count(parked_at) FROM outbox.keys`) }
-	stop := start(t, db, sink, func(c *relay.Config) { c.Sinks[0].Routes[0].OnRefused = relay.Park })
+	stop := start(t, db, sink, func(c *relay.Config) { c.Sinks[0].Routes[0].OnRefused = relay.RefusedPark })
 	publish(t, db, "t", "k", "bad")
 	letter := deadLetters(t, db, 1)
 	waitFor(t, func() bool { return parked() == 1 }, func() string { return "the key is parked" })
@@ -713,7 +713,7 @@ func TestADestinationThatIsMissingIsSkipped(t *testing.T) {
 	var ahead atomic.Int64
 	sink := &picky{refuses: noDestination}
 	start(t, db, sink, func(c *relay.Config) {
-		c.Sinks[0].Routes[0].OnRefused = relay.Skip
+		c.Sinks[0].Routes[0].OnRefused = relay.RefusedSkip
 		c.SetOutage(20*time.Millisecond, 100*time.Millisecond)
 		c.SetClock(func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
 	})
@@ -763,7 +763,7 @@ func orderUnderRefusals(t *testing.T, stops bool) {
 		}
 		return nil
 	})
-	both := func(c *relay.Config) { c.Sinks[0].Routes[0].OnRefused = relay.Hold }
+	both := func(c *relay.Config) { c.Sinks[0].Routes[0].OnRefused = relay.RefusedHold }
 	for range 2 { // processes
 		start(t, db, sink, both)
 	}

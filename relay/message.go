@@ -53,9 +53,9 @@ type envelopes [3]atomic.Pointer[Message]
 
 func (e *envelopes) of(mode CloudEvents) *atomic.Pointer[Message] {
 	switch mode {
-	case Structured:
+	case CloudEventsStructured:
 		return &e[1]
-	case Off:
+	case CloudEventsOff:
 		return &e[2]
 	}
 	return &e[0]
@@ -82,14 +82,14 @@ func (e *Event) makeEnvelope(mode CloudEvents, source string) (m Message, err er
 		ID: e.messageID(), Key: e.Key, ContentType: e.ContentType, Body: e.Payload, At: e.At,
 		Position: e.Position,
 	}
-	if mode == Structured {
+	if mode == CloudEventsStructured {
 		if m.Body, err = structured(e, m.ID, source); err != nil {
 			return Message{}, &RefusedError{CodeRefused, err}
 		}
 		m.ContentType = "application/cloudevents+json"
 	}
 	m.Headers = make([]Header, 0, len(e.Headers)+8)
-	if mode == Binary {
+	if mode == CloudEventsBinary {
 		m.Headers = appendAttributes(m.Headers, e, m.ID, source)
 	}
 	if e.replay != "" {

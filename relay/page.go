@@ -326,7 +326,7 @@ func (d *delivery) refuse(ctx context.Context, i int, refused *RefusedError) boo
 	e := &d.events[i]
 	d.metrics.refuse(refused.Code)
 	d.again = true
-	if routeOf(d.routes, e.Topic).OnRefused == Drop {
+	if routeOf(d.routes, e.Topic).OnRefused == RefusedDrop {
 		d.complain(ctx, "message refused and dropped", named(e, refused))
 		d.metrics.dropped.Inc()
 		d.done[i] = true

@@ -48,7 +48,7 @@ func (r Route) withPreset() (Route, error) {
 		}
 	}
 	if r.CloudEvents == "" && r.Preset == PresetDebezium {
-		r.CloudEvents = Off
+		r.CloudEvents = CloudEventsOff
 	}
 	if r.Destination == "" {
 		r.Destination = destination

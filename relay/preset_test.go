@@ -29,7 +29,7 @@ func streamed(t *testing.T) *Event {
 
 func mapped(t *testing.T, preset Preset) Message {
 	t.Helper()
-	r, err := compile(Route{Preset: preset, CloudEvents: Off})
+	r, err := compile(Route{Preset: preset, CloudEvents: CloudEventsOff})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestPresetDebezium(t *testing.T) {
 		{e(map[string]string{"type": "OrderPaid", "Id": "mine", "user": "ada"}), id.String(), []Header{{"id", id.String()}, {"type", "OrderPaid"}, {"user", "ada"}}},
 		{replayed, id.String() + "/r", []Header{{HeaderReplay, "r"}, {"id", id.String() + "/r"}, {"type", "order"}}},
 	} {
-		if _, err := tt.of.envelope(Off, "shop"); err != nil { // as another sink has it
+		if _, err := tt.of.envelope(CloudEventsOff, "shop"); err != nil { // as another sink has it
 			t.Fatal(err)
 		}
 		m, err := messageOf(tt.of, &r, "shop")

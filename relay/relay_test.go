@@ -687,7 +687,7 @@ func TestOnlyRoutedEventsArePublished(t *testing.T) {
 		c.Source = "shop"
 		c.Sinks[0].Routes = []relay.Route{
 			{Topics: []string{"order.*"}, Destination: "shop.{topic}.{key|token}"},
-			{Topics: []string{"user.created"}, Destination: "users", CloudEvents: relay.Structured},
+			{Topics: []string{"user.created"}, Destination: "users", CloudEvents: relay.CloudEventsStructured},
 		}
 	})
 	publish(t, db, "order.paid", "a.b", "1")

@@ -135,7 +135,7 @@ func start(t *testing.T, db *pgxpool.Pool, sink relay.Sink, change func(*relay.C
 		t.Fatal(err)
 	}
 	config := relay.Config{
-		Sinks:     []relay.SinkConfig{{Name: "s", Sink: sink, Routes: []relay.Route{{Topics: []string{"*"}, CloudEvents: relay.Off}}}},
+		Sinks:     []relay.SinkConfig{{Name: "s", Sink: sink, Routes: []relay.Route{{Topics: []string{"*"}, CloudEvents: relay.CloudEventsOff}}}},
 		Wake:      wake,
 		Listening: heard.Listening, LeaseTTL: time.Minute, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}

@@ -18,32 +18,32 @@ type Route struct {
 	// events of jobs {queue}, {kind} and {event}. Each may have a filter: |token makes one token of a NATS subject,
 	// |kafka a name of a Kafka topic, |path a segment of a URL's path, |hash(N) a number below N. "" means "{topic}".
 	Destination string
-	// CloudEvents sets how messages carry the attributes of CloudEvents 1.0; "" means Binary.
+	// CloudEvents sets how messages carry the attributes of CloudEvents 1.0; "" means CloudEventsBinary.
 	CloudEvents CloudEvents
-	// OnRefused sets what happens to a message that the sink refuses; "" means Hold.
+	// OnRefused sets what happens to a message that the sink refuses; "" means RefusedHold.
 	OnRefused OnRefused
 	// Preset publishes the events of streamed jobs in a format that other systems know; "" means none.
 	Preset Preset
 }
 
-// OnRefused sets what happens to a message that a sink refuses, and to later messages of its key. Except with Drop, the
-// message becomes a job, which is tried a few times and then becomes a dead letter; like others, it can be replayed,
-// unchanged or with another payload, and dismissed. Messages without a key delay no others.
+// OnRefused sets what happens to a message that a sink refuses, and to later messages of its key. Except with
+// RefusedDrop, the message becomes a job, which is tried a few times and then becomes a dead letter; like others, it
+// can be replayed, unchanged or with another payload, and dismissed. Messages without a key delay no others.
 type OnRefused string
 
 const (
-	Hold OnRefused = "hold" // later ones wait until somebody has replayed or dismissed the dead letter
-	Skip OnRefused = "skip" // later ones wait while it is tried, but not for the dead letter
-	Park OnRefused = "park" // the key is parked until somebody unblocks it
-	Drop OnRefused = "drop" // it is counted and discarded
+	RefusedHold OnRefused = "hold" // later ones wait until somebody has replayed or dismissed the dead letter
+	RefusedSkip OnRefused = "skip" // later ones wait while it is tried, but not for the dead letter
+	RefusedPark OnRefused = "park" // the key is parked until somebody unblocks it
+	RefusedDrop OnRefused = "drop" // it is counted and discarded
 )
 
 // onDeath returns the death policy of the message's job.
 func (o OnRefused) onDeath() *string {
 	switch o {
-	case Park:
+	case RefusedPark:
 		return new(string(outbox.ParkKey))
-	case Skip, Drop:
+	case RefusedSkip, RefusedDrop:
 		return new(string(outbox.SkipDead))
 	}
 	return nil
@@ -53,9 +53,9 @@ func (o OnRefused) onDeath() *string {
 type CloudEvents string
 
 const (
-	Binary     CloudEvents = "binary"     // attributes are headers, the body is the payload
-	Structured CloudEvents = "structured" // the body is a JSON object with attributes and payload
-	Off        CloudEvents = "off"        // no attributes: the producer's headers only
+	CloudEventsBinary     CloudEvents = "binary"     // attributes are headers, the body is the payload
+	CloudEventsStructured CloudEvents = "structured" // the body is a JSON object with attributes and payload
+	CloudEventsOff        CloudEvents = "off"        // no attributes: the producer's headers only
 )
 
 // Validate returns the mistakes in a route as [*outbox.InvalidError]s, joined.
@@ -86,16 +86,16 @@ func compile(r Route) (route, error) {
 	}
 	switch r.CloudEvents {
 	case "":
-		r.CloudEvents = Binary
-	case Binary, Structured, Off:
+		r.CloudEvents = CloudEventsBinary
+	case CloudEventsBinary, CloudEventsStructured, CloudEventsOff:
 	default:
 		errs = append(errs, invalid.Field("CloudEvents", "is %q, want binary, structured or off",
 			string(r.CloudEvents)))
 	}
 	switch r.OnRefused {
 	case "":
-		r.OnRefused = Hold
-	case Hold, Skip, Park, Drop:
+		r.OnRefused = RefusedHold
+	case RefusedHold, RefusedSkip, RefusedPark, RefusedDrop:
 	default:
 		errs = append(errs, invalid.Field("OnRefused", "is %q, want hold, skip, park or drop", string(r.OnRefused)))
 	}

@@ -162,7 +162,7 @@ func TestAMessageThatAReceiverFailsAtIsHeld(t *testing.T) {
 // its own key once its attempts are spent.
 func TestAMessageThatAProxyDoesNotWaitFor(t *testing.T) {
 	t.Parallel()
-	for _, onRefused := range []relay.OnRefused{relay.Hold, relay.Skip} {
+	for _, onRefused := range []relay.OnRefused{relay.RefusedHold, relay.RefusedSkip} {
 		t.Run(string(onRefused), func(t *testing.T) {
 			t.Parallel()
 			db := database(t)
@@ -176,12 +176,12 @@ func TestAMessageThatAProxyDoesNotWaitFor(t *testing.T) {
 			publish(t, db, "t", "a", "slow", "a2")
 			waitFor(t, func() bool {
 				publish(t, db, "t", "b", "b")
-				if onRefused == relay.Skip {
+				if onRefused == relay.RefusedSkip {
 					return slices.Contains(r.accepted(), "a2")
 				}
 				return ask[bool](t, db, `SELECT count(*) = 2 AND coalesce(max(last_error_code), '') = 'relay_unavailable' FROM outbox.jobs`)
 			}, func() string { return "the message was tried again" })
-			want := map[relay.OnRefused]int{relay.Skip: 1}[onRefused]
+			want := map[relay.OnRefused]int{relay.RefusedSkip: 1}[onRefused]
 			if n := dead(t, db); n != want {
 				t.Errorf("there are %d dead letters, want %d", n, want)
 			}

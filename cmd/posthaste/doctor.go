@@ -101,7 +101,7 @@ func (p *program) findings(ctx context.Context, c *cli.Command, s settings) (fin
 	brokers, err := s.relayConfig.check(ctx)
 	for _, f := range brokers {
 		severity := doctor.Severity(f.Severity) // problem and warning are words of both
-		if f.Severity == relay.Note {
+		if f.Severity == relay.SeverityNote {
 			severity = doctor.OK
 		}
 		findings = append(findings, doctor.Finding{Question: "broker of " + f.of, Severity: severity, What: f.What, Do: f.Remedy})

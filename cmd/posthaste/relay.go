@@ -286,7 +286,7 @@ func (p *program) checkSinks(ctx context.Context, c *cli.Command) error {
 	problems := 0
 	l := listing{header: []string{"sink", "severity", "finding", "what_to_do"}}
 	for _, f := range checked {
-		if f.Severity == relay.Problem {
+		if f.Severity == relay.SeverityProblem {
 			problems++
 		}
 		l.add(f.of, string(f.Severity), f.What, f.Remedy)
@@ -346,12 +346,12 @@ func checkSink(ctx context.Context, s relay.SinkConfig) []relay.Finding {
 	err = errors.Join(err, s.Sink.Close())
 	if err != nil {
 		findings = append(findings, relay.Finding{
-			Severity: relay.Problem, What: err.Error(),
+			Severity: relay.SeverityProblem, What: err.Error(),
 			Remedy: "check address, credentials and network",
 		})
 	}
 	if len(findings) == 0 {
-		findings = []relay.Finding{{Severity: relay.Note, What: "it can be published to"}}
+		findings = []relay.Finding{{Severity: relay.SeverityNote, What: "it can be published to"}}
 	}
 	return findings
 }

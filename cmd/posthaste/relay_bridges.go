@@ -121,10 +121,10 @@ func checkBridge(ctx context.Context, b bridge.BridgeConfig) []relay.Finding {
 	if err := errors.Join(source.Probe(ctx), source.Close()); err != nil {
 		return []relay.Finding{
 			{
-				Severity: relay.Problem, What: err.Error(),
+				Severity: relay.SeverityProblem, What: err.Error(),
 				Remedy: "check address, credentials, network, and the names in relay.yaml",
 			},
 		}
 	}
-	return []relay.Finding{{Severity: relay.Note, What: "it can fetch"}}
+	return []relay.Finding{{Severity: relay.SeverityNote, What: "it can fetch"}}
 }

@@ -164,7 +164,7 @@ func (d *demo) startRelay(ctx context.Context) (done <-chan error, err error) {
 			Name: "nats", Sink: sink,
 			Routes: []relay.Route{{
 				Topics: []string{"order.*"}, Destination: "shop.{topic}.{key|token}",
-				CloudEvents: relay.Binary,
+				CloudEvents: relay.CloudEventsBinary,
 			}},
 		}},
 	})

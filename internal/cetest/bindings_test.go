@@ -116,7 +116,7 @@ func readStored(t *testing.T, sink relay.Sink, destination string, last func() b
 		}
 	})
 	for name, e := range events {
-		for _, mode := range []relay.CloudEvents{relay.Binary, relay.Structured} {
+		for _, mode := range []relay.CloudEvents{relay.CloudEventsBinary, relay.CloudEventsStructured} {
 			t.Run(name+" "+string(mode), func(t *testing.T) {
 				e, m := message(t, e, mode)
 				m.Destination = destination
@@ -124,14 +124,14 @@ func readStored(t *testing.T, sink relay.Sink, destination string, last func() b
 					t.Fatal(err)
 				}
 				stored := last()
-				if want := map[relay.CloudEvents]binding.Encoding{relay.Binary: binding.EncodingBinary, relay.Structured: binding.EncodingStructured}[mode]; stored.ReadEncoding() != want {
+				if want := map[relay.CloudEvents]binding.Encoding{relay.CloudEventsBinary: binding.EncodingBinary, relay.CloudEventsStructured: binding.EncodingStructured}[mode]; stored.ReadEncoding() != want {
 					t.Errorf("it is in the mode %s, want %s", stored.ReadEncoding(), want)
 				}
 				got, err := binding.ToEvent(t.Context(), stored)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if encoded && mode == relay.Binary {
+				if encoded && mode == relay.CloudEventsBinary {
 					decode(t, got)
 				}
 				compare(t, got, e)

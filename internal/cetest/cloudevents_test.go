@@ -47,7 +47,7 @@ func TestTheSDKReadsWebhooks(t *testing.T) {
 	}
 	defer sink.Close()
 	for name, e := range events {
-		for _, mode := range []relay.CloudEvents{relay.Binary, relay.Structured} {
+		for _, mode := range []relay.CloudEvents{relay.CloudEventsBinary, relay.CloudEventsStructured} {
 			t.Run(name+" "+string(mode), func(t *testing.T) {
 				e, m := message(t, e, mode)
 				if err := sink.Publish(t.Context(), []relay.Message{m})[0]; err != nil {
@@ -56,7 +56,8 @@ func TestTheSDKReadsWebhooks(t *testing.T) {
 				if readErr != nil {
 					t.Fatal(readErr)
 				}
-				if mode == relay.Binary { // the binding wants values percent-encoded, and the SDK leaves them so
+				if mode == relay.CloudEventsBinary {
+					// The binding wants values percent-encoded, and the SDK leaves them so.
 					decode(t, got)
 				}
 				compare(t, got, e)
@@ -69,7 +70,7 @@ func TestTheSDKReadsWebhooks(t *testing.T) {
 func TestTheSDKReadsTheJSONFormat(t *testing.T) {
 	for name, e := range events {
 		t.Run(name, func(t *testing.T) {
-			e, m := message(t, e, relay.Structured)
+			e, m := message(t, e, relay.CloudEventsStructured)
 			var got event.Event
 			if err := json.Unmarshal(m.Body, &got); err != nil {
 				t.Fatalf("%v\n%s", err, m.Body)

@@ -38,7 +38,7 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 		exchange, key, err := split(destination)
 		if err != nil {
 			findings = append(findings, relay.Finding{
-				Severity: relay.Problem, What: err.Error(),
+				Severity: relay.SeverityProblem, What: err.Error(),
 				Remedy: "correct the route's destination",
 			})
 			continue
@@ -58,7 +58,7 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 		findings = append(findings, found...)
 	}
 	return append(findings, relay.Finding{
-		Severity: relay.Note,
+		Severity: relay.SeverityNote,
 		What:     "no client can see of what type the queues behind an exchange are, nor whether they drop, reject or dead-letter messages",
 		Remedy: "use durable quorum queues or streams, and where a length is limited, overflow: reject-publish, " +
 			"because drop-head, the default, deletes messages that no consumer has read",
@@ -82,8 +82,9 @@ func (c *conn) look(exchange, queue string) ([]relay.Finding, error) {
 		if err == nil && q.Consumers == 0 {
 			return []relay.Finding{
 				{
-					Severity: relay.Note, What: fmt.Sprintf("%s has no consumer, and %d messages", what, q.Messages),
-					Remedy: "start one",
+					Severity: relay.SeverityNote,
+					What:     fmt.Sprintf("%s has no consumer, and %d messages", what, q.Messages),
+					Remedy:   "start one",
 				},
 			}, nil
 		}
@@ -94,13 +95,13 @@ func (c *conn) look(exchange, queue string) ([]relay.Finding, error) {
 		return nil, nil
 	case ok && reason.Code == amqp.NotFound:
 		return []relay.Finding{{
-			Severity: relay.Problem, What: "there is no " + what,
+			Severity: relay.SeverityProblem, What: "there is no " + what,
 			Remedy: "create it: until then its messages wait",
 		}}, nil
 	case ok && reason.Server && (reason.Code == amqp.AccessRefused || reason.Code == amqp.ResourceLocked):
 		return []relay.Finding{
 			{
-				Severity: relay.Warning, What: fmt.Sprintf("we may not look at %s: %s", what, reason.Reason),
+				Severity: relay.SeverityWarning, What: fmt.Sprintf("we may not look at %s: %s", what, reason.Reason),
 				Remedy: "check the user's permissions",
 			},
 		}, nil

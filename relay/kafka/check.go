@@ -80,29 +80,31 @@ func ofTopic(topic kadm.TopicDetail) []relay.Finding {
 	switch {
 	case errors.Is(topic.Err, kerr.UnknownTopicOrPartition):
 		return []relay.Finding{{
-			Severity: relay.Problem, What: "there is no " + what,
+			Severity: relay.SeverityProblem, What: "there is no " + what,
 			Remedy: "create it: until then its messages wait",
 		}}
 	case errors.Is(topic.Err, kerr.TopicAuthorizationFailed):
 		return []relay.Finding{{
-			Severity: relay.Warning, What: "we may not look at " + what,
+			Severity: relay.SeverityWarning, What: "we may not look at " + what,
 			Remedy: "allow the user Describe and Write",
 		}}
 	case topic.Err != nil:
 		return []relay.Finding{{
-			Severity: relay.Warning, What: fmt.Sprintf("%s: %v", what, topic.Err),
+			Severity: relay.SeverityWarning, What: fmt.Sprintf("%s: %v", what, topic.Err),
 			Remedy: "look at the brokers",
 		}}
 	}
 	var all []relay.Finding
 	for _, p := range topic.Partitions.Sorted() {
 		if p.Err != nil || p.Leader < 0 {
-			all = append(all, relay.Finding{Severity: relay.Problem, What: fmt.Sprintf("%s: partition %d has no leader",
-				what, p.Partition), Remedy: "look at the brokers"})
+			all = append(all, relay.Finding{
+				Severity: relay.SeverityProblem,
+				What:     fmt.Sprintf("%s: partition %d has no leader", what, p.Partition), Remedy: "look at the brokers",
+			})
 		}
 	}
 	if topic.Partitions.NumReplicas() < 2 {
-		all = append(all, relay.Finding{Severity: relay.Note, What: what +
+		all = append(all, relay.Finding{Severity: relay.SeverityNote, What: what +
 			" has one replica: a lost disk loses every message", Remedy: "use a replication factor of 3"})
 	}
 	return all
@@ -114,8 +116,9 @@ func (s *Sink) ofSettings(config kadm.ResourceConfig, topic kadm.TopicDetail) (a
 	if config.Err != nil {
 		return []relay.Finding{
 			{
-				Severity: relay.Note, What: fmt.Sprintf("we may not see the settings of %s: %v", what, config.Err),
-				Remedy: "allow the user DescribeConfigs",
+				Severity: relay.SeverityNote,
+				What:     fmt.Sprintf("we may not see the settings of %s: %v", what, config.Err),
+				Remedy:   "allow the user DescribeConfigs",
 			},
 		}
 	}
@@ -132,28 +135,28 @@ func (s *Sink) ofSettings(config kadm.ResourceConfig, topic kadm.TopicDetail) (a
 		}
 	}
 	insync, _ := strconv.Atoi(value["min.insync.replicas"])
-	add(insync < 2 && topic.Partitions.NumReplicas() > 1, relay.Warning,
+	add(insync < 2 && topic.Partitions.NumReplicas() > 1, relay.SeverityWarning,
 		fmt.Sprintf("min.insync.replicas is %d: a message is acknowledged when one broker has it", insync),
 		"set it to 2")
-	add(insync > topic.Partitions.NumReplicas(), relay.Problem,
+	add(insync > topic.Partitions.NumReplicas(), relay.SeverityProblem,
 		fmt.Sprintf("min.insync.replicas is %d, and there are %d replicas: nothing is taken", insync,
 			topic.Partitions.NumReplicas()), "set it lower")
-	add(value["unclean.leader.election.enable"] == "true", relay.Warning,
+	add(value["unclean.leader.election.enable"] == "true", relay.SeverityWarning,
 		"unclean.leader.election.enable is true: a broker that lacks acknowledged messages can become the leader, and they are lost", "set it to false")
 	most, err := strconv.Atoi(value["max.message.bytes"])
-	add(err == nil && most < s.config.MaxBytes, relay.Warning,
+	add(err == nil && most < s.config.MaxBytes, relay.SeverityWarning,
 		fmt.Sprintf("max.message.bytes is %d, less than the sink's MaxBytes, %d: batches that are refused are sent again one by one", most, s.config.MaxBytes),
 		"raise it, or set MaxBytes lower")
 	kept, err := strconv.ParseInt(value["retention.ms"], 10, 64)
 	age := time.Duration(kept) * time.Millisecond
-	add(err == nil && kept >= 0 && kept < shortestAge.Milliseconds(), relay.Warning,
+	add(err == nil && kept >= 0 && kept < shortestAge.Milliseconds(), relay.SeverityWarning,
 		fmt.Sprintf("retention.ms is %d (%s): a consumer that is away for longer misses messages", kept, age),
 		"set it longer")
 	bytes, err := strconv.ParseInt(value["retention.bytes"], 10, 64)
-	add(err == nil && bytes >= 0, relay.Warning,
+	add(err == nil && bytes >= 0, relay.SeverityWarning,
 		fmt.Sprintf("retention.bytes is %d: beyond that it deletes messages of a partition that no consumer has read",
 			bytes), "set it to -1")
-	add(strings.Contains(value["cleanup.policy"], "compact"), relay.Note,
+	add(strings.Contains(value["cleanup.policy"], "compact"), relay.SeverityNote,
 		"cleanup.policy is compact: of each key the last message is kept, and a message without a key is refused",
 		"set it to delete, unless that is meant")
 	return all

@@ -13,7 +13,7 @@ import (
 // events for one.
 func TestAProducerDoesNotNameItsMessages(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []relay.CloudEvents{relay.Binary, relay.Structured, relay.Off} {
+	for _, mode := range []relay.CloudEvents{relay.CloudEventsBinary, relay.CloudEventsStructured, relay.CloudEventsOff} {
 		mapper, err := relay.NewMapper(relay.Route{Destination: topic, CloudEvents: mode}, "/shop")
 		if err != nil {
 			t.Fatal(err)
@@ -30,7 +30,7 @@ func TestAProducerDoesNotNameItsMessages(t *testing.T) {
 			r, _ := encode(&m)
 			got := message(r, [16]byte{})
 			ids[got.ID] = true
-			want := map[relay.CloudEvents]string{relay.Binary: "/shop/" + m.ID}[mode]
+			want := map[relay.CloudEvents]string{relay.CloudEventsBinary: "/shop/" + m.ID}[mode]
 			if want == "" {
 				want = m.ID
 			}

@@ -37,8 +37,8 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 		switch {
 		case errors.Is(err, nats.ErrPermissionViolation):
 			findings = append(findings, relay.Finding{
-				Severity: relay.Warning, What: fmt.Sprintf("we may not ask which stream takes %s, nor for its settings",
-					subject),
+				Severity: relay.SeverityWarning,
+				What:     fmt.Sprintf("we may not ask which stream takes %s, nor for its settings", subject),
 				Remedy: "let the user publish to " + apiNames + " and " + apiStream +
 					"*: the faster ways to publish need it",
 			})
@@ -47,7 +47,7 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 			return nil, away(err)
 		case len(streams) == 0:
 			findings = append(findings, relay.Finding{
-				Severity: relay.Problem, What: "no stream takes " + subject,
+				Severity: relay.SeverityProblem, What: "no stream takes " + subject,
 				Remedy: "create a stream with this subject, such as: nats stream add NAME --subjects '" + subject +
 					"' --defaults",
 			})
@@ -62,7 +62,7 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 	}
 	if files {
 		findings = append(findings, relay.Finding{
-			Severity: relay.Note,
+			Severity: relay.SeverityNote,
 			What:     "unless the server has sync_interval: always, which no client can see, it acknowledges messages before they are safe on its disk",
 			Remedy:   "set it, or know that after a crash of the machine a replay is needed",
 		})
@@ -78,34 +78,34 @@ func (s *stream) findings() (all []relay.Finding) {
 			all = append(all, relay.Finding{Severity: severity, What: "stream " + s.name + ": " + what, Remedy: remedy})
 		}
 	}
-	add(c.NoAck, relay.Problem, "no_ack is set, so nothing that is published to it is acknowledged", "unset it")
-	add(c.Sealed, relay.Problem, "it is sealed and takes no messages", "use another stream")
+	add(c.NoAck, relay.SeverityProblem, "no_ack is set, so nothing that is published to it is acknowledged", "unset it")
+	add(c.Sealed, relay.SeverityProblem, "it is sealed and takes no messages", "use another stream")
 	limited := c.MaxMsgs > 0 || c.MaxBytes > 0 || c.MaxMsgsPerSubject > 0
-	add(limited && c.Discard == jetstream.DiscardOld, relay.Warning,
+	add(limited && c.Discard == jetstream.DiscardOld, relay.SeverityWarning,
 		"discard is old: at its limits it deletes messages that no consumer has read",
 		"set discard to new: then publishing waits")
-	add(c.MaxAge > 0 && c.MaxAge < shortestAge, relay.Warning,
+	add(c.MaxAge > 0 && c.MaxAge < shortestAge, relay.SeverityWarning,
 		fmt.Sprintf("max_age is %s: a consumer that is away for longer misses messages", c.MaxAge), "set it longer")
 	interest := c.Retention == jetstream.InterestPolicy
-	add(interest && s.consumers == 0, relay.Problem,
+	add(interest && s.consumers == 0, relay.SeverityProblem,
 		"retention is interest, and it has no consumer: it drops every message",
 		"create the consumers, or set retention to limits")
-	add(interest && s.consumers > 0, relay.Warning,
+	add(interest && s.consumers > 0, relay.SeverityWarning,
 		"retention is interest: a consumer that is created later misses what was published before",
 		"set it to limits, unless that is meant")
-	add(c.Retention == jetstream.WorkQueuePolicy, relay.Note,
+	add(c.Retention == jetstream.WorkQueuePolicy, relay.SeverityNote,
 		"retention is workqueue: a message is gone when one consumer has acknowledged it",
 		"set it to limits, unless that is meant")
-	add(c.Duplicates < shortestWindow, relay.Warning,
+	add(c.Duplicates < shortestWindow, relay.SeverityWarning,
 		fmt.Sprintf("duplicate_window is %s: a message that is sent again later is stored twice", c.Duplicates),
 		fmt.Sprintf("set it to %s at least", shortestWindow))
-	add(c.PersistMode == jetstream.AsyncPersistMode, relay.Warning,
+	add(c.PersistMode == jetstream.AsyncPersistMode, relay.SeverityWarning,
 		"persist_mode is async: it acknowledges messages before they are written", "set it to default")
-	add(c.Storage == jetstream.MemoryStorage, relay.Warning, "its storage is memory: a restart loses every message",
-		"use file storage")
-	add(c.Replicas < 2, relay.Note, "it has one replica: a lost disk loses every message",
+	add(c.Storage == jetstream.MemoryStorage, relay.SeverityWarning,
+		"its storage is memory: a restart loses every message", "use file storage")
+	add(c.Replicas < 2, relay.SeverityNote, "it has one replica: a lost disk loses every message",
 		"set num_replicas to 3 on a cluster")
-	add(!c.AllowBatchPublish && !c.AllowAtomicPublish, relay.Note,
+	add(!c.AllowBatchPublish && !c.AllowAtomicPublish, relay.SeverityNote,
 		"it allows neither fast ingest nor atomic batches, so of each key one message at a time is sent",
 		"set allow_batched (nats-server 2.14)")
 	return all

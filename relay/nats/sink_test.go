@@ -476,7 +476,7 @@ func TestCheckSaysWhatLosesMessages(t *testing.T) {
 			t.Errorf("%s: %d findings, want %d: %v", destination, len(findings), len(want), findings)
 		}
 	}
-	if all := (&stream{name: "EAGER", config: jetstream.StreamConfig{Retention: jetstream.InterestPolicy, Duplicates: time.Hour}, consumers: 1}).findings(); all[0].Severity != relay.Warning {
+	if all := (&stream{name: "EAGER", config: jetstream.StreamConfig{Retention: jetstream.InterestPolicy, Duplicates: time.Hour}, consumers: 1}).findings(); all[0].Severity != relay.SeverityWarning {
 		t.Errorf("interest of a consumer: %v", all)
 	}
 	if outcome := s.Publish(t.Context(), messagesTo("poor.x", 0, 1, 1))[0]; outcome == nil || !strings.Contains(outcome.Error(), "no_ack") {

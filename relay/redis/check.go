@@ -46,7 +46,7 @@ func (c *conn) durability(ctx context.Context) (all []relay.Finding, err error) 
 		switch {
 		case word(err) == "NOPERM" || word(err) == "ERR": // a service without CONFIG
 			return []relay.Finding{{
-				Severity: relay.Note,
+				Severity: relay.SeverityNote,
 				What:     "we may not see the server's settings, so not how durable its acknowledgements are",
 				Remedy:   "allow the user +config|get, or look for appendonly and appendfsync",
 			}}, nil
@@ -57,12 +57,13 @@ func (c *conn) durability(ctx context.Context) (all []relay.Finding, err error) 
 	}
 	if settings["appendonly"] == "no" {
 		all = append(all, relay.Finding{
-			Severity: relay.Warning, What: "appendonly is no: a restart loses every message since the last snapshot",
-			Remedy: "set appendonly yes and appendfsync always",
+			Severity: relay.SeverityWarning,
+			What:     "appendonly is no: a restart loses every message since the last snapshot",
+			Remedy:   "set appendonly yes and appendfsync always",
 		})
 	} else if fsync := settings["appendfsync"]; fsync != "always" {
 		all = append(all, relay.Finding{
-			Severity: relay.Warning,
+			Severity: relay.SeverityWarning,
 			What: fmt.Sprintf("appendfsync is %s: a crash of the machine loses messages that were acknowledged",
 				fsync),
 			Remedy: "set appendfsync always",
@@ -70,7 +71,7 @@ func (c *conn) durability(ctx context.Context) (all []relay.Finding, err error) 
 	}
 	if policy := settings["maxmemory-policy"]; policy != "noeviction" && settings["maxmemory"] != "0" {
 		all = append(all, relay.Finding{
-			Severity: relay.Problem,
+			Severity: relay.SeverityProblem,
 			What: fmt.Sprintf("maxmemory-policy is %s: the server deletes whole streams when memory is short",
 				policy),
 			Remedy: "set maxmemory-policy noeviction: then publishing waits",
@@ -88,7 +89,7 @@ func (c *conn) replay(ctx context.Context) []relay.Finding {
 		return nil
 	}
 	return []relay.Finding{{
-		Severity: relay.Problem,
+		Severity: relay.SeverityProblem,
 		What:     "the user default may not run XADD: after a restart the server leaves out what was published, because it reads its file as this user",
 		Remedy:   "ACL SETUSER default off ~* &* +@all: a user that is off cannot log in",
 	}}
@@ -101,19 +102,19 @@ func (c *conn) stream(ctx context.Context, name string, create bool) ([]relay.Fi
 	switch {
 	case word(err) == "NOPERM":
 		return []relay.Finding{{
-			Severity: relay.Warning, What: "we may not look at " + what,
+			Severity: relay.SeverityWarning, What: "we may not look at " + what,
 			Remedy: "allow the user +type and +xadd on it",
 		}}, nil
 	case err != nil:
 		return nil, away(fmt.Errorf("look at %s: %w", what, err))
 	case kind == "none" && !create:
 		return []relay.Finding{{
-			Severity: relay.Problem, What: "there is no " + what,
+			Severity: relay.SeverityProblem, What: "there is no " + what,
 			Remedy: "create it, with XGROUP CREATE … MKSTREAM: until then its messages wait",
 		}}, nil
 	case !slices.Contains([]string{"none", "stream"}, kind):
 		return []relay.Finding{{
-			Severity: relay.Problem, What: fmt.Sprintf("%s is a %s, and no stream", what, kind),
+			Severity: relay.SeverityProblem, What: fmt.Sprintf("%s is a %s, and no stream", what, kind),
 			Remedy: "use another name",
 		}}, nil
 	}

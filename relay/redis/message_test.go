@@ -11,7 +11,7 @@ import (
 // Headers of a producer that are spelled as ours do not take the place of ours.
 func TestAFieldComesOnce(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []relay.CloudEvents{relay.Binary, relay.Structured, relay.Off} {
+	for _, mode := range []relay.CloudEvents{relay.CloudEventsBinary, relay.CloudEventsStructured, relay.CloudEventsOff} {
 		mapper, err := relay.NewMapper(relay.Route{Destination: stream, CloudEvents: mode}, "/shop")
 		if err != nil {
 			t.Fatal(err)
@@ -33,7 +33,7 @@ func TestAFieldComesOnce(t *testing.T) {
 			}
 			values[command[i]] = command[i+1]
 		}
-		if id := values["ce_id"]; values["id"] != m.ID || mode == relay.Binary && id != m.ID {
+		if id := values["ce_id"]; values["id"] != m.ID || mode == relay.CloudEventsBinary && id != m.ID {
 			t.Errorf("%s: the fields are %v, want the ID %s", mode, values, m.ID)
 		}
 	}

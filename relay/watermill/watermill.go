@@ -187,7 +187,7 @@ func (s *Sink) Probe(ctx context.Context) error {
 // Check implements [relay.Sink].
 func (s *Sink) Check(context.Context, []string) ([]relay.Finding, error) {
 	return []relay.Finding{{
-		Severity: relay.Note, What: "what an acknowledgement means is the publisher's affair",
+		Severity: relay.SeverityNote, What: "what an acknowledgement means is the publisher's affair",
 		Remedy: "use a publisher that waits for the broker, and read when it acknowledges",
 	}}, nil
 }

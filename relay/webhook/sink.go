@@ -155,20 +155,20 @@ func (s *Sink) Check(_ context.Context, destinations []string) (all []relay.Find
 			all = append(all, relay.Finding{Severity: severity, What: what, Remedy: remedy})
 		}
 	}
-	add(s.base.Scheme == "http", relay.Warning, "the URL is http://: what is sent can be read and changed on its way",
-		"use https://")
-	add(len(keys) == 0, relay.Warning, "requests are not signed: the receiver cannot tell them from others'",
+	add(s.base.Scheme == "http", relay.SeverityWarning,
+		"the URL is http://: what is sent can be read and changed on its way", "use https://")
+	add(len(keys) == 0, relay.SeverityWarning, "requests are not signed: the receiver cannot tell them from others'",
 		"set a secret")
 	others := slices.DeleteFunc(slices.Clone(s.config.Hosts), func(host string) bool { return host == s.base.Host })
-	add(len(others) > 0, relay.Warning,
+	add(len(others) > 0, relay.SeverityWarning,
 		fmt.Sprintf("the sink has several hosts, %s and %s, and one position in the log: while one is away, messages to all wait",
 			s.base.Host, strings.Join(others, ", ")),
 		"give each host that can be away by itself a sink of its own, or, if there are many, send jobs (docs/operate/sinks.md)")
-	add(len(keys) > 1, relay.Note, "requests are signed by two keys",
+	add(len(keys) > 1, relay.SeverityNote, "requests are signed by two keys",
 		"take the old one away when every receiver has the new one")
 	for _, destination := range destinations {
 		if _, err := s.config.target(s.base, strings.NewReplacer("*", "x", ">", "x").Replace(destination)); err != nil {
-			add(true, relay.Problem, fmt.Sprintf("destination %q: %v", destination, err),
+			add(true, relay.SeverityProblem, fmt.Sprintf("destination %q: %v", destination, err),
 				"correct the route's destination, or the sink's hosts")
 		}
 	}
