@@ -44,8 +44,8 @@ type page struct {
 	before, after cursor
 }
 
-// log reads the log.
-type log struct {
+// logReader reads the log.
+type logReader struct {
 	pool     *pgxpool.Pool
 	timeline string  // the origin of the cursor's positions
 	shared   *shared // with other sinks; nil if there are no others
@@ -61,7 +61,7 @@ const maxPageBytes = 8 << 20
 //
 // It reads nothing from another timeline: a failover may have lost positions that the cursor has passed, and events
 // that get those positions now would be skipped.
-func (l log) read(ctx context.Context, c cursor, most int) (page, error) {
+func (l logReader) read(ctx context.Context, c cursor, most int) (page, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, errSlow)
 	defer cancel()
 	newer, full, running, err := l.newer(ctx, c, most)
@@ -97,7 +97,9 @@ func readFailed(ctx context.Context, err error) error {
 
 // newer returns events after the cursor and whether there may be more. If there are holes, it also returns the running
 // transactions.
-func (l log) newer(ctx context.Context, c cursor, most int) (newer []Event, full bool, running snapshot, err error) {
+func (l logReader) newer(ctx context.Context, c cursor,
+	most int,
+) (newer []Event, full bool, running snapshot, err error) {
 	if len(c.holes) >= maxHoles {
 		_, running, err = l.look(ctx, c, 0)
 		return nil, false, running, err
@@ -119,7 +121,7 @@ func (l log) newer(ctx context.Context, c cursor, most int) (newer []Event, full
 }
 
 // look queries up to most events after the cursor. If there are holes, it then queries the running transactions.
-func (l log) look(ctx context.Context, c cursor, most int) (newer []Event, running snapshot, err error) {
+func (l logReader) look(ctx context.Context, c cursor, most int) (newer []Event, running snapshot, err error) {
 	var batch pgx.Batch
 	batch.Queue("SELECT outbox.timeline()").QueryRow(func(row pgx.Row) error {
 		var timeline string
@@ -154,7 +156,7 @@ func (l log) look(ctx context.Context, c cursor, most int) (newer []Event, runni
 }
 
 // atHoles returns events that have appeared at holes.
-func (l log) atHoles(ctx context.Context, holes []hole, most int) ([]Event, error) {
+func (l logReader) atHoles(ctx context.Context, holes []hole, most int) ([]Event, error) {
 	lows, highs := cursor{holes: holes}.bounds()
 	rows, err := l.pool.Query(ctx, sqlgen.EventsAtHoles, lows, highs, most, maxPageBytes)
 	if err != nil {
@@ -186,7 +188,7 @@ func positions(of []Event) []int64 {
 }
 
 // number gives a bound to the holes that have none.
-func (l log) number(ctx context.Context, c cursor) (cursor, error) {
+func (l logReader) number(ctx context.Context, c cursor) (cursor, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	xid, err := sqlgen.New(l.pool).NewTransaction(ctx)

@@ -81,7 +81,7 @@ func TestAPageIsCutByItsHeaders(t *testing.T) {
 				SELECT gen_random_uuid(), gen_random_uuid(), 't', 'text/plain', '', CASE WHEN $3 THEN jsonb_build_object('h', repeat('x', $1)) END FROM generate_series(1, $2)`, each, rows, name != "none"); err != nil {
 				t.Fatal(err)
 			}
-			l := log{pool: db}
+			l := logReader{pool: db}
 			if err := db.QueryRow(t.Context(), `SELECT outbox.timeline()`).Scan(&l.timeline); err != nil {
 				t.Fatal(err)
 			}
@@ -130,7 +130,7 @@ func TestSmallHeadersFillAPage(t *testing.T) {
 				WHERE pg_column_compression(headers) IS NOT NULL AND pg_column_size(headers) < 1000`).Scan(&compressed); err != nil || compressed != maxBatch {
 				t.Fatalf("%d headers are compressed, want %d: %v", compressed, maxBatch, err)
 			}
-			l := log{pool: db}
+			l := logReader{pool: db}
 			if err := db.QueryRow(t.Context(), `SELECT outbox.timeline()`).Scan(&l.timeline); err != nil {
 				t.Fatal(err)
 			}
@@ -158,7 +158,7 @@ func TestALookThatFailsLateHasNoEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	l := log{pool: db, shared: &shared{}}
+	l := logReader{pool: db, shared: &shared{}}
 	if err := db.QueryRow(t.Context(), `WITH stored AS (
 			INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload) VALUES (gen_random_uuid(), gen_random_uuid(), 't', 'text/plain', ''))
 		SELECT outbox.timeline()`).Scan(&l.timeline); err != nil {

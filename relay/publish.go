@@ -310,7 +310,7 @@ func (p *publisher) tryAnother(ctx, ours context.Context, o *ownership) error {
 // key, readAnother reads on, for up to anotherTime, until a page contains others: then it returns the unknown message
 // with those others. Everything in between becomes a hole, and is read again.
 func (p *publisher) readAnother(ctx context.Context, o *ownership) (page, error) {
-	events := log{p.pool, o.timeline, nil} // nobody else reads so far ahead
+	events := logReader{p.pool, o.timeline, nil} // nobody else reads so far ahead
 	began := time.Now()
 	first, err := events.read(ctx, o.current(), p.inTime)
 	if err != nil {
@@ -407,7 +407,7 @@ func (p *publisher) publishPages(ctx, ours context.Context, o *ownership, most, 
 // follow reads the log from the sink's position.
 func (p *publisher) follow(ctx context.Context, o *ownership, most, pages int, found chan<- page) error {
 	c := o.current()
-	events := log{p.pool, o.timeline, p.shared}
+	events := logReader{p.pool, o.timeline, p.shared}
 	var numbered time.Time
 	waited := false // for open transactions
 	defer func() {

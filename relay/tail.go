@@ -35,7 +35,7 @@ func Tail(ctx context.Context, pool *pgxpool.Pool, config TailConfig) iter.Seq2[
 type tail struct {
 	config TailConfig
 	yield  func(Event, error) bool
-	log    log
+	log    logReader
 }
 
 func (t *tail) run(ctx context.Context, pool *pgxpool.Pool) error {
@@ -43,7 +43,7 @@ func (t *tail) run(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
-	t.log = log{pool: pool, timeline: timeline}
+	t.log = logReader{pool: pool, timeline: timeline}
 	c, err := t.begin(ctx, sqlgen.New(pool))
 	if err != nil {
 		return err

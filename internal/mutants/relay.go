@@ -77,7 +77,7 @@ var relayed = []Mutant{
 		Name:      "any number of gaps",
 		Breaks:    "the row of a sink grows beyond all bounds beside a transaction that stays open",
 		Invariant: "A hole in the log is closed",
-		Edits:     []Edit{{"relay.log.newer", `if len(c.holes) >= maxHoles {`, `if false {`}},
+		Edits:     []Edit{{"relay.logReader.newer", `if len(c.holes) >= maxHoles {`, `if false {`}},
 		Checks:    []Check{test("relay", "TestTooManyGapsWaitForTheirTransactions", "are published beside 1,000 gaps")},
 	},
 	{
@@ -92,7 +92,7 @@ var relayed = []Mutant{
 		Breaks:    "an event overtakes one of its key that came to a hole",
 		Invariant: "A key's events keep their order",
 		Edits: []Edit{
-			{"relay.log.read", `	newer, full, running, err := l.newer(ctx, c, most)
+			{"relay.logReader.read", `	newer, full, running, err := l.newer(ctx, c, most)
 `, `	_, _, running, err := l.newer(ctx, cursor{top: 1 << 62, holes: c.holes}, most)
 	var stale []Event
 	if holes := c.mayBeFilled(running); err == nil && len(holes) > 0 {
@@ -103,7 +103,7 @@ var relayed = []Mutant{
 	}
 	newer, full, _, err := l.newer(ctx, c, most)
 `},
-			{"relay.log.read", `late, err := l.atHoles(ctx, holes, most)`, `late, err := stale, error(nil)`},
+			{"relay.logReader.read", `late, err := l.atHoles(ctx, holes, most)`, `late, err := stale, error(nil)`},
 		},
 		Checks: []Check{test("relay", "TestNothingOvertakesWhatComesToAHole", `got ["c" "b"`)},
 	},
@@ -216,14 +216,14 @@ var relayed = []Mutant{
 		Name:      "a new timeline is read with an old cursor",
 		Breaks:    "after a failover an event overtakes those of its key that have to be repeated",
 		Invariant: "A key's events keep their order",
-		Edits:     []Edit{{"relay.log.look", `if timeline != l.timeline {`, `if false {`}},
+		Edits:     []Edit{{"relay.logReader.look", `if timeline != l.timeline {`, `if false {`}},
 		Checks:    []Check{test("relay", "TestOrderOutlivesAFailover", `"4" "new 5"`)},
 	},
 	{
 		Name:      "newer events do not wait for late ones",
 		Breaks:    "an event overtakes those of its key that a large transaction has stored before",
 		Invariant: "A key's events keep their order",
-		Edits:     []Edit{{"relay.log.read", `found.events, found.full, examined = nil, true, late`, `found.full, examined = true, late`}},
+		Edits:     []Edit{{"relay.logReader.read", `found.events, found.full, examined = nil, true, late`, `found.full, examined = true, late`}},
 		Checks:    []Check{test("relay", "TestALateTransactionIsReadToItsEnd", "is 2501")},
 	},
 	{
