@@ -29,7 +29,7 @@ import (
 type Dispatcher struct {
 	process      *process
 	config       Config
-	user         *pgxpool.Pool     // reset on failover, together with the dispatcher's own pools
+	callerPool   *pgxpool.Pool     // reset on failover, together with the dispatcher's own pools
 	deathHooks   map[string]string // maps each kind that dies to the kind of its hook
 	producerWake chan struct{}     // one slot: the attached producer has committed a job
 	started      atomic.Bool
@@ -73,7 +73,7 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 			settling: context.Background(),
 		},
 		config:       config,
-		user:         pool,
+		callerPool:   pool,
 		producerWake: make(chan struct{}, 1),
 	}
 	d.deathHooks = mux.deathHooks()
@@ -95,7 +95,7 @@ func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool)
 	p := d.process
 	p.handlerContext = context.WithoutCancel(ctx)
 	p.settling, d.giveUp = context.WithCancel(p.handlerContext)
-	p.health.leave = func(err error) { leaveServer(err, pool, extending, d.user) }
+	p.health.leave = func(err error) { leaveServer(err, pool, extending, d.callerPool) }
 	d.composeParts(pool, sqlgen.New(extending))
 	d.recorder = d.newRecorder(func(a report.Owner) { d.settler.ended <- a.(*attempt) })
 	d.queues = make(map[string]*loop, len(d.config.Queues))
@@ -139,7 +139,7 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Po
 	w := newWorkers(p, c, newPauseCheck(p, name, d.db), newOutages(p, name, c.waker), d.settler.ended, &d.running)
 	claims := &claims{
 		process: p, queue: name, trust: d.leases.trust, waker: c.waker, recorder: d.recorder,
-		handlers: d.user,
+		handlers: d.callerPool,
 	}
 	return newLoop(&claimer{
 		process: p, queue: name, db: d.db, claims: claims,

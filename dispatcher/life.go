@@ -69,11 +69,11 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 // openPools opens the dispatcher's own connections, and one more that only extends leases, so that nothing else delays
 // extensions.
 func (d *Dispatcher) openPools(ctx context.Context) (pool, extending *pgxpool.Pool, err error) {
-	pool, err = openControlPool(ctx, d.user, settlers+2+report.Conns+min(len(d.config.Queues), 16))
+	pool, err = openControlPool(ctx, d.callerPool, settlers+2+report.Conns+min(len(d.config.Queues), 16))
 	if err != nil {
 		return nil, nil, err
 	}
-	extending, err = openControlPool(ctx, d.user, 1)
+	extending, err = openControlPool(ctx, d.callerPool, 1)
 	if err != nil {
 		pool.Close()
 	}

@@ -35,10 +35,10 @@ const (
 	lookAhead = quietInterval + expireJitter/2
 )
 
-// A closer closes the jobs whose deadlines have passed. Its passes use the same two kinds of spans as those over the
-// leases, and for the same reason: a held snapshot keeps the index entry of every job that had a deadline. Only one
-// goroutine may use it.
-type closer struct {
+// A deadlineExpirer closes the jobs whose deadlines have passed. Its passes use the same two kinds of spans as those
+// over the leases, and for the same reason: a held snapshot keeps the index entry of every job that had a deadline.
+// Only one goroutine may use it.
+type deadlineExpirer struct {
 	db        *sqlgen.Queries
 	promoter  *promoter
 	deadlines *deadlines
@@ -68,23 +68,23 @@ type deadlines struct {
 func newDeadlines() *deadlines { return &deadlines{sooner: make(chan time.Time, 1)} }
 
 // expire waits until a pass is due and makes it.
-func (c *closer) expire(ctx context.Context) (time.Duration, error) {
-	if !c.await(ctx) {
+func (e *deadlineExpirer) expire(ctx context.Context) (time.Duration, error) {
+	if !e.await(ctx) {
 		return 0, nil
 	}
-	err := c.pass(ctx)
-	c.ended = time.Now()
+	err := e.pass(ctx)
+	e.ended = time.Now()
 	return 0, err
 }
 
 // await sleeps until the next pass. A wake-up means that jobs were stored, and some may have a deadline.
-func (c *closer) await(ctx context.Context) bool {
-	wake := c.wake
+func (e *deadlineExpirer) await(ctx context.Context) bool {
+	wake := e.wake
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		due := c.next
-		if soonest := c.ended.Add(deadlineSpacing); due.Before(soonest) {
+		due := e.next
+		if soonest := e.ended.Add(deadlineSpacing); due.Before(soonest) {
 			due = soonest
 		}
 		timer.Reset(time.Until(due))
@@ -93,30 +93,30 @@ func (c *closer) await(ctx context.Context) bool {
 			return false
 		case <-timer.C:
 			return true
-		case at := <-c.deadlines.sooner:
-			c.next = earlier(c.next, at)
+		case at := <-e.deadlines.sooner:
+			e.next = earlier(e.next, at)
 		case _, open := <-wake:
 			if !open {
 				wake = nil
 				continue
 			}
-			c.next = earlier(c.next, time.Now())
+			e.next = earlier(e.next, time.Now())
 		}
 	}
 }
 
 // pass closes every job whose deadline has passed, and sets the time of the next pass.
-func (c *closer) pass(ctx context.Context) error {
-	if passed := c.deadlines.passed.Load(); passed != nil {
-		c.scan.passed = *passed
+func (e *deadlineExpirer) pass(ctx context.Context) error {
+	if passed := e.deadlines.passed.Load(); passed != nil {
+		e.scan.passed = *passed
 	}
 	soonest, whole, cheap := math.Inf(1), false, false
-	for _, s := range c.scan.spans(time.Now()) {
-		cost, last, err := c.span(ctx, s)
-		c.scan.note(s, cost, last.Now.Time, time.Now(), err)
+	for _, s := range e.scan.spans(time.Now()) {
+		cost, last, err := e.span(ctx, s)
+		e.scan.note(s, cost, last.Now.Time, time.Now(), err)
 		if err != nil {
 			if isTimeout(err) {
-				c.batch = max(c.batch/8, 1)
+				e.batch = max(e.batch/8, 1)
 			}
 			return fmt.Errorf("expire deadlines: %w", err)
 		}
@@ -124,42 +124,44 @@ func (c *closer) pass(ctx context.Context) error {
 		whole = whole || s.recent && s.full
 		cheap = whole && cost < wholeLookCost
 	}
-	c.deadlines.advance(c.scan.passed)
-	c.deadlines.cheap.Store(cheap)
-	c.batch = min(2*c.batch, deadlineBatch)
+	e.deadlines.advance(e.scan.passed)
+	e.deadlines.cheap.Store(cheap)
+	e.batch = min(2*e.batch, deadlineBatch)
 
 	now := time.Now()
 	if !math.IsInf(soonest, 1) {
-		c.seen = now
+		e.seen = now
 	}
 	wait := deadlineIdle
 	if !cheap {
 		wait = deadlineSlow
 	}
 	if !whole { // look at the rest as soon as that is affordable
-		wait = max(c.scan.fullAfter.Sub(now), deadlinePoll)
+		wait = max(e.scan.fullAfter.Sub(now), deadlinePoll)
 	}
-	if now.Sub(c.seen) < deadlineMemory || !c.listening() {
+	if now.Sub(e.seen) < deadlineMemory || !e.listening() {
 		wait = min(wait, deadlinePoll)
 	}
-	c.next = earlier(now.Add(wait), after(now, soonest))
+	e.next = earlier(now.Add(wait), after(now, soonest))
 	return nil
 }
 
 // span closes the jobs whose deadline lies within the span. It returns the cost of looking for them, and the result of
 // the last statement.
-func (c *closer) span(ctx context.Context, s span) (cost time.Duration, last sqlgen.ExpireDeadlinesRow, err error) {
+func (e *deadlineExpirer) span(ctx context.Context,
+	s span,
+) (cost time.Duration, last sqlgen.ExpireDeadlinesRow, err error) {
 	params := sqlgen.ExpireDeadlinesParams{
 		FromDeadline: s.from, BeforeDeadline: s.before, Overlap: pgvalue.Interval(overlap),
-		Horizon: pgvalue.Interval(lookAhead), Patience: pgvalue.Interval(deadlinePatience), MaxJobs: c.batch,
+		Horizon: pgvalue.Interval(lookAhead), Patience: pgvalue.Interval(deadlinePatience), MaxJobs: e.batch,
 	}
 	began := time.Now()
 	for {
-		params.Skipped = c.skipped.names(began)
+		params.Skipped = e.skipped.names(began)
 		var took time.Duration
-		last, took, err = c.close(ctx, params)
+		last, took, err = e.close(ctx, params)
 		if pgsession.IsRefusal(err) {
-			if err = c.apart(ctx, params, err); err == nil {
+			if err = e.apart(ctx, params, err); err == nil {
 				continue // with what is left
 			}
 		}
@@ -176,31 +178,31 @@ func (c *closer) span(ctx context.Context, s span) (cost time.Duration, last sql
 
 // close executes one statement, and moves on the keys of the jobs that it closed. It also returns how long the
 // statement took.
-func (c *closer) close(ctx context.Context,
+func (e *deadlineExpirer) close(ctx context.Context,
 	params sqlgen.ExpireDeadlinesParams,
 ) (row sqlgen.ExpireDeadlinesRow, took time.Duration, err error) {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	sent := time.Now()
-	row, err = c.db.ExpireDeadlines(bound, params)
+	row, err = e.db.ExpireDeadlines(bound, params)
 	took = time.Since(sent)
 	cancel()
 	if err != nil {
 		return row, took, err
 	}
-	c.promoter.moveOn(ctx, keys{tenants: row.TenantIds, queues: row.Queues, names: row.Keys})
+	e.promoter.moveOn(ctx, keys{tenants: row.TenantIds, queues: row.Queues, names: row.Keys})
 	if row.Closed > 0 {
-		c.seen = time.Now()
-		c.metrics.late.Add(float64(row.Closed))
-		c.log.LogAttrs(ctx, slog.LevelInfo, "jobs expired: their deadlines had come", slog.Int64("jobs", row.Closed))
+		e.seen = time.Now()
+		e.metrics.late.Add(float64(row.Closed))
+		e.log.LogAttrs(ctx, slog.LevelInfo, "jobs expired: their deadlines had come", slog.Int64("jobs", row.Closed))
 	}
 	return row, took, nil
 }
 
 // apart closes the jobs of a refused statement in ever smaller parts. It leaves jobs that are refused individually
 // alone for a while. If it makes no progress, it returns the refusal.
-func (c *closer) apart(ctx context.Context, params sqlgen.ExpireDeadlinesParams, cause error) error {
+func (e *deadlineExpirer) apart(ctx context.Context, params sqlgen.ExpireDeadlinesParams, cause error) error {
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
-	found, err := c.db.FindLateJobs(bound, sqlgen.FindLateJobsParams{
+	found, err := e.db.FindLateJobs(bound, sqlgen.FindLateJobsParams{
 		FromDeadline: params.FromDeadline, BeforeDeadline: params.BeforeDeadline, Overlap: params.Overlap,
 		Patience: params.Patience,
 		Skipped:  params.Skipped, MaxJobs: params.MaxJobs,
@@ -220,14 +222,14 @@ func (c *closer) apart(ctx context.Context, params sqlgen.ExpireDeadlinesParams,
 		for _, job := range part {
 			params.Among = append(params.Among, job.ID)
 		}
-		row, _, err := c.close(ctx, params)
+		row, _, err := e.close(ctx, params)
 		tally.done += int(row.Closed)
 		return err
 	}, func(job sqlgen.FindLateJobsRow, err error) {
-		c.skipped.add(job.ID)
+		e.skipped.add(job.ID)
 		tally.add(err, slog.String("job_id", job.ID.String()))
 	})
-	tally.log(ctx, c.log, "jobs not expired: the database refuses them")
+	tally.log(ctx, e.log, "jobs not expired: the database refuses them")
 	if err == nil && tally.refused+tally.done == 0 {
 		return cause
 	}

@@ -29,7 +29,7 @@ func storeWithDeadline(t testing.TB, db *pgxpool.Pool, n int, status string, in 
 
 func deadlinePass(t testing.TB, r *Reaper) {
 	t.Helper()
-	if err := r.closer.pass(t.Context()); err != nil {
+	if err := r.deadlineExpirer.pass(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -98,7 +98,7 @@ func TestARunningJobIsLeftToItsWorkerForAMoment(t *testing.T) {
 	if n := query[int](t, db, `SELECT count(*) FROM outbox.history WHERE closed_from = 'pending'`); n != 1 {
 		t.Errorf("expired %d that waited, want 1", n)
 	}
-	if wait := r.closer.next.Sub(before); left == 1 && wait > deadlinePatience+time.Since(before) {
+	if wait := r.deadlineExpirer.next.Sub(before); left == 1 && wait > deadlinePatience+time.Since(before) {
 		t.Errorf("the next pass is in %s, want it when the worker's time is over", wait)
 	}
 	await(t, "it expires, too", func() bool {
@@ -270,7 +270,7 @@ func TestAHeldSnapshotDoesNotSlowDeadlinesDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := func(do func(testing.TB, *Reaper), affordable bool) int {
-		r.closer.scan.fullAfter = map[bool]time.Time{true: {}, false: time.Now().Add(time.Hour)}[affordable]
+		r.deadlineExpirer.scan.fullAfter = map[bool]time.Time{true: {}, false: time.Now().Add(time.Hour)}[affordable]
 		return blocks(t, r, db, func() { do(t, r) })
 	}
 	deadlinePass(t, r)
@@ -287,10 +287,10 @@ func TestAHeldSnapshotDoesNotSlowDeadlinesDown(t *testing.T) {
 		}
 	}
 	rests := func() bool {
-		r.closer.scan.fullAfter = time.Time{}
+		r.deadlineExpirer.scan.fullAfter = time.Time{}
 		began := time.Now()
 		deadlinePass(t, r)
-		return time.Until(r.closer.scan.fullAfter) > 4*time.Since(began)
+		return time.Until(r.deadlineExpirer.scan.fullAfter) > 4*time.Since(began)
 	}
 	for n := 0; !rests(); n++ {
 		if n == 10 {
@@ -306,15 +306,15 @@ func TestWhatANearPassLeavesIsLookedForSoon(t *testing.T) {
 	r, db := newRig(t, Config{})
 	deadlinePass(t, r)
 	storeWithDeadline(t, db, 1, "pending", -time.Hour)
-	r.closer.scan.fullAfter = time.Now().Add(2 * time.Second) // the first pass took long
+	r.deadlineExpirer.scan.fullAfter = time.Now().Add(2 * time.Second) // the first pass took long
 	deadlinePass(t, r)
 	if n := query[int](t, db, `SELECT count(*) FROM outbox.history`); n != 0 {
 		t.Fatal("the pass was no recent one: the test proves nothing")
 	}
-	if wait := time.Until(r.closer.next); wait > 2*time.Second {
+	if wait := time.Until(r.deadlineExpirer.next); wait > 2*time.Second {
 		t.Errorf("the next pass is in %s, want it when it is affordable", wait)
 	}
-	r.closer.scan.fullAfter = time.Time{}
+	r.deadlineExpirer.scan.fullAfter = time.Time{}
 	deadlinePass(t, r)
 	if n := query[int](t, db, `SELECT count(*) FROM outbox.history`); n != 1 {
 		t.Errorf("expired %d, want 1", n)
@@ -331,16 +331,16 @@ func TestJobsWithLargePayloadsExpireAFewAtATime(t *testing.T) {
 		CREATE TRIGGER slow BEFORE INSERT ON outbox.history FOR EACH ROW EXECUTE FUNCTION slow()`)
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if err := r.closer.pass(short); !isTimeout(err) {
+	if err := r.deadlineExpirer.pass(short); !isTimeout(err) {
 		t.Fatalf("a second of work in less: %v, want a timeout", err)
 	}
-	if r.closer.batch != deadlineBatch/8 {
-		t.Errorf("the next statement takes %d jobs, want %d", r.closer.batch, deadlineBatch/8)
+	if r.deadlineExpirer.batch != deadlineBatch/8 {
+		t.Errorf("the next statement takes %d jobs, want %d", r.deadlineExpirer.batch, deadlineBatch/8)
 	}
-	r.closer.scan = scan{} // as if there had been no slow pass
+	r.deadlineExpirer.scan = scan{} // as if there had been no slow pass
 	deadlinePass(t, r)
-	if r.closer.batch != deadlineBatch/8*2 {
-		t.Errorf("after one that went well it takes %d, want %d", r.closer.batch, deadlineBatch/8*2)
+	if r.deadlineExpirer.batch != deadlineBatch/8*2 {
+		t.Errorf("after one that went well it takes %d, want %d", r.deadlineExpirer.batch, deadlineBatch/8*2)
 	}
 	await(t, "all expire", func() bool { // the server may go on for a moment with the statement that was given up
 		deadlinePass(t, r)

@@ -60,7 +60,7 @@ func (e *expirer) expire(ctx context.Context) (time.Duration, error) {
 	listening := e.listening()
 	e.deadlines.noteListening(listening)
 	wait := expireInterval
-	if looked && listening { // otherwise the closer finds the deadlines
+	if looked && listening { // otherwise the passes over the deadlines find them
 		wait = quietInterval
 	}
 	wait += rand.N(expireJitter) - expireJitter/2

@@ -31,25 +31,25 @@ const (
 
 // A Reaper cleans up after workers. Make one with [New].
 type Reaper struct {
-	config    Config
-	user      *pgxpool.Pool // reset on failover, together with the reaper's own
-	metrics   *metrics
-	log       *slog.Logger
-	deadlines *deadlines
-	started   atomic.Bool
-	health    atomic.Pointer[error] // result of the latest pass over the leases
+	config     Config
+	callerPool *pgxpool.Pool // reset on failover, together with the reaper's own
+	metrics    *metrics
+	log        *slog.Logger
+	deadlines  *deadlines
+	started    atomic.Bool
+	health     atomic.Pointer[error] // result of the latest pass over the leases
 
 	// Made by Run.
-	leases   *pgxpool.Pool // two connections, with plans that do not depend on statistics
-	chores   chores
-	expirer  *expirer
-	closer   *closer
-	sweeper  *sweeper
-	days     days
-	watchdog *watchdog
-	trimmer  trimmer
-	sampler  *sampler
-	measurer measurer
+	leases          *pgxpool.Pool // two connections, with plans that do not depend on statistics
+	chores          chores
+	expirer         *expirer
+	deadlineExpirer *deadlineExpirer
+	sweeper         *sweeper
+	days            days
+	watchdog        *watchdog
+	trimmer         trimmer
+	sampler         *sampler
+	measurer        measurer
 }
 
 // New validates config and registers the metrics. The reaper opens three connections of its own to the same database,
@@ -61,11 +61,11 @@ func New(pool *pgxpool.Pool, config Config) (*Reaper, error) {
 		return nil, fmt.Errorf("reaper: %w", err)
 	}
 	r := &Reaper{
-		config:    config,
-		user:      pool,
-		metrics:   newMetrics(config.Registerer),
-		log:       config.Logger.With(slog.String("component", "reaper")),
-		deadlines: newDeadlines(),
+		config:     config,
+		callerPool: pool,
+		metrics:    newMetrics(config.Registerer),
+		log:        config.Logger.With(slog.String("component", "reaper")),
+		deadlines:  newDeadlines(),
 	}
 	notYet := errors.New("no pass over the leases yet")
 	r.health.Store(&notYet)
@@ -93,11 +93,11 @@ func (r *Reaper) Run(ctx context.Context) error {
 	defer r.close()
 	r.log.LogAttrs(ctx, slog.LevelInfo, "reaper started")
 
-	leave := func(err error) { pgsession.LeaveReadOnly(err, r.leases, r.chores.pool, r.user) }
+	leave := func(err error) { pgsession.LeaveReadOnly(err, r.leases, r.chores.pool, r.callerPool) }
 	again := &repeater{leave: leave, log: r.log}
 	var working sync.WaitGroup
 	working.Go(func() { again.repeat(ctx, "expire", r.expire, backoff.Backoff{}) })
-	working.Go(func() { again.repeat(ctx, "deadline", r.closer.expire, backoff.Backoff{}) })
+	working.Go(func() { again.repeat(ctx, "deadline", r.deadlineExpirer.expire, backoff.Backoff{}) })
 	working.Go(func() { again.repeat(ctx, "keys", r.sweeper.sweep, backoff.Backoff{}) })
 	rare := backoff.Backoff{Max: time.Minute}
 	working.Go(func() { again.repeat(ctx, "partition", r.days.ensure, rare) })
@@ -127,7 +127,7 @@ func (r *Reaper) expire(ctx context.Context) (time.Duration, error) {
 
 // open opens the connections and makes the parts. Nothing runs yet.
 func (r *Reaper) open(ctx context.Context) (err error) {
-	if r.leases, r.chores, err = openPools(ctx, r.user); err != nil {
+	if r.leases, r.chores, err = openPools(ctx, r.callerPool); err != nil {
 		return err
 	}
 	db := sqlgen.New(r.leases)
@@ -138,7 +138,7 @@ func (r *Reaper) open(ctx context.Context) (err error) {
 		log:     r.log,
 		skipped: skipped[pgtype.UUID]{}, batch: expireBatch,
 	}
-	r.closer = &closer{
+	r.deadlineExpirer = &deadlineExpirer{
 		db: db, promoter: p, deadlines: r.deadlines, wake: r.config.Wake, listening: r.config.Listening, metrics: r.metrics,
 		log:     r.log,
 		skipped: skipped[pgtype.UUID]{}, batch: deadlineBatch,

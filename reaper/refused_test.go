@@ -125,8 +125,8 @@ func TestALateJobThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	if got := outcomes(t, db, "refused"); got != "running 4" {
 		t.Errorf("at once: %s, want them left alone for a while", got)
 	}
-	for id := range r.closer.skipped {
-		r.closer.skipped[id] = time.Now() // the while is over
+	for id := range r.deadlineExpirer.skipped {
+		r.deadlineExpirer.skipped[id] = time.Now() // the while is over
 	}
 	deadlinePass(t, r)
 	if got := outcomes(t, db, "refused"); got != "expired 4" {

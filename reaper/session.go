@@ -22,15 +22,15 @@ const (
 // chores differ: the planner must decide how best to read much data, by the very minute that is asked for (it is at the
 // end of a long history: a plan for any minute reads all of it), but with no more processes than the one whose time we
 // measure.
-func openPools(ctx context.Context, user *pgxpool.Pool) (leases *pgxpool.Pool, on chores, err error) {
-	leases, err = pgsession.Open(ctx, user, pgsession.Config{
+func openPools(ctx context.Context, callerPool *pgxpool.Pool) (leases *pgxpool.Pool, on chores, err error) {
+	leases, err = pgsession.Open(ctx, callerPool, pgsession.Config{
 		Conns: 2, Needs: "reap", Timeout: 10 * time.Second,
 		ByIndex: true,
 	})
 	if err != nil {
 		return nil, on, err
 	}
-	on.pool, err = pgsession.Open(ctx, user, pgsession.Config{
+	on.pool, err = pgsession.Open(ctx, callerPool, pgsession.Config{
 		Conns: 1, Needs: "reap", Timeout: depthTimeout + 5*time.Second,
 		Settings: map[string]string{"max_parallel_workers_per_gather": "0", "plan_cache_mode": "force_custom_plan"},
 	})

@@ -74,7 +74,7 @@ func (c *heldRunner) dispatch(ctx context.Context) error {
 	mux := new(dispatcher.Mux)
 	mux.HandleRaw(kind, c.publishHeld,
 		dispatcher.KindConfig{Timeout: heldTimeout, Backoff: dispatcher.Waits(heldWaits...), OutageLimit: heldOutage})
-	d, err := dispatcher.New(c.user, mux, dispatcher.Config{
+	d, err := dispatcher.New(c.callerPool, mux, dispatcher.Config{
 		Queues: map[string]dispatcher.QueueConfig{kind: {Concurrency: heldConcurrency}},
 		Worker: c.owner, Wake: c.heldWake, GracePeriod: heldGrace, Logger: c.log,
 	})

@@ -31,16 +31,16 @@ var errUnfinished = errors.New("the sink has accepted a part of the batch, and h
 // A publisher publishes to one sink whenever this process owns it.
 type publisher struct {
 	sinkClient
-	routes  []route
-	maxHeld int
-	owner   string
-	config  *Config
-	pool    *pgxpool.Pool
-	user    *pgxpool.Pool // reset on failover, too
-	shared  *shared       // nil if there is no other sink
-	most    int           // events per page
-	inTime  int           // events of a page that can be read in time, as far as is known
-	log     *slog.Logger
+	routes     []route
+	maxHeld    int
+	owner      string
+	config     *Config
+	pool       *pgxpool.Pool
+	callerPool *pgxpool.Pool // reset on failover, too
+	shared     *shared       // nil if there is no other sink
+	most       int           // events per page
+	inTime     int           // events of a page that can be read in time, as far as is known
+	log        *slog.Logger
 
 	wake       chan struct{} // events were stored
 	heldWake   chan struct{} // events became jobs
@@ -71,7 +71,7 @@ func (p *publisher) run(ctx context.Context) {
 		if pgsession.State(err) == "" && !errors.Is(err, errNotOurs) {
 			p.pool.Reset() // the other connections are probably broken too, and would not answer for minutes
 		}
-		pgsession.LeaveReadOnly(err, p.pool, p.user)
+		pgsession.LeaveReadOnly(err, p.pool, p.callerPool)
 		_ = retry.Wait(ctx) // the end of ctx is handled above
 	}
 }

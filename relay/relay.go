@@ -30,7 +30,7 @@ const connsPerSink = 5
 // A Relay publishes events to sinks. Make one with [New].
 type Relay struct {
 	config     Config
-	user       *pgxpool.Pool
+	callerPool *pgxpool.Pool
 	publishers []*publisher
 	shared     *shared
 	started    atomic.Bool
@@ -45,7 +45,7 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	r := &Relay{config: config, user: pool}
+	r := &Relay{config: config, callerPool: pool}
 	if len(config.Sinks) > 1 {
 		r.shared = &shared{}
 	}
@@ -81,7 +81,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.started.Swap(true) {
 		return fmt.Errorf("relay: %w", backoff.ErrRanBefore)
 	}
-	pool, err := pgsession.Open(ctx, r.user, pgsession.Config{
+	pool, err := pgsession.Open(ctx, r.callerPool, pgsession.Config{
 		Conns: connsPerSink * len(r.publishers), Needs: "relay", Timeout: 2 * statementTimeout, ByIndex: true,
 		Settings: map[string]string{"plan_cache_mode": "force_generic_plan"},
 	})
@@ -96,7 +96,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.ready.Store(true)
 	var working sync.WaitGroup
 	for _, p := range r.publishers {
-		p.pool, p.user = pool, r.user
+		p.pool, p.callerPool = pool, r.callerPool
 		working.Go(func() { p.run(ctx) })
 	}
 	working.Go(func() { r.fanOut(ctx) })

@@ -68,7 +68,7 @@ var lease = []Mutant{
 		Invariant: "Handlers cannot exhaust the leases' connections",
 		Edits: []Edit{{
 			"dispatcher.Dispatcher.Run", `d.compose(ctx, pool, extending)`,
-			`d.compose(ctx, pool, d.user)`,
+			`d.compose(ctx, pool, d.callerPool)`,
 		}},
 		Checks: []Check{test("dispatcher", "TestHandlersThatUseUpThePoolKeepTheirLeases", "its context ended with")},
 	},
