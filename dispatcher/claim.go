@@ -18,7 +18,7 @@ import (
 
 // claimer leases jobs of one queue and gives them to its workers.
 type claimer struct {
-	*process
+	*common
 	queue   string
 	db      claimStatements
 	claims  claimStatement

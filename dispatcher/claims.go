@@ -78,7 +78,7 @@ func (t *tally) read(rows pgx.Rows, queue string) error {
 
 // claims sends the claiming statements of a queue, and makes attempts from the rows that they lease.
 type claims struct {
-	*process
+	*common
 	queue    string
 	trust    time.Duration // how long after sending a claim we trust the lease
 	waker    *waker

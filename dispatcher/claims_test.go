@@ -40,7 +40,7 @@ func TestOfTooLargeAnAnswerTheFirstJobsAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reader := &claims{process: d.process, waker: newWaker(), recorder: report.NewRecorder(report.Config{})}
+	reader := &claims{common: d.common, waker: newWaker(), recorder: report.NewRecorder(report.Config{})}
 	payload := make([]byte, bound+1)
 	for name, c := range map[string]struct {
 		sizes []int

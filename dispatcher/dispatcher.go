@@ -27,7 +27,7 @@ import (
 
 // Dispatcher works the queues of one process. Make it with [New].
 type Dispatcher struct {
-	process      *process
+	common       *common
 	config       Config
 	callerPool   *pgxpool.Pool     // reset on failover, together with the dispatcher's own pools
 	deathHooks   map[string]string // maps each kind that dies to the kind of its hook
@@ -35,7 +35,7 @@ type Dispatcher struct {
 	started      atomic.Bool
 
 	// Made by Run.
-	giveUp   context.CancelFunc // ends process.settling
+	giveUp   context.CancelFunc // ends common.settling
 	db       *sqlgen.Queries
 	queues   map[string]*loop // by name
 	leases   *leases
@@ -59,7 +59,7 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 	suffix := outbox.NewID()
 	log := config.Logger.With(slog.String("component", "dispatcher"))
 	d := &Dispatcher{
-		process: &process{
+		common: &common{
 			worker:   fmt.Sprintf("%.80s-%x", config.Worker, suffix[12:]),
 			kinds:    mux.Kinds(),
 			routes:   mux.build(KindConfig{Timeout: config.Timeout, Backoff: config.Backoff}),
@@ -78,13 +78,13 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 	}
 	d.deathHooks = mux.deathHooks()
 	for name, queue := range config.Queues {
-		d.process.metrics.slots.WithLabelValues(name).Set(float64(cmp.Or(queue.Concurrency, defaultConcurrency)))
-		d.process.metrics.busy.WithLabelValues(name)
+		d.common.metrics.slots.WithLabelValues(name).Set(float64(cmp.Or(queue.Concurrency, defaultConcurrency)))
+		d.common.metrics.busy.WithLabelValues(name)
 	}
-	for kind, r := range d.process.routes {
-		r.counts = d.process.metrics.forKind(kind, fmt.Sprintf("%.80s", label))
+	for kind, r := range d.common.routes {
+		r.counts = d.common.metrics.forKind(kind, fmt.Sprintf("%.80s", label))
 		for queue := range config.Queues {
-			d.process.metrics.unavailable.WithLabelValues(kind, queue)
+			d.common.metrics.unavailable.WithLabelValues(kind, queue)
 		}
 	}
 	return d, nil
@@ -92,7 +92,7 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 
 // compose creates the parts of the dispatcher. It starts none of them.
 func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool) {
-	p := d.process
+	p := d.common
 	p.handlerContext = context.WithoutCancel(ctx)
 	p.settling, d.giveUp = context.WithCancel(p.handlerContext)
 	p.health.leave = func(err error) { leaveServer(err, pool, extending, d.callerPool) }
@@ -106,7 +106,7 @@ func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool)
 
 // composeParts creates the parts that an [Inline] uses, too.
 func (d *Dispatcher) composeParts(conn outbox.DB, extending extendStatement) {
-	p := d.process
+	p := d.common
 	d.db = sqlgen.New(conn)
 	d.waiters = newNotifier(d.db.WakeWaiters)
 	d.peers = newNotifier(func(ctx context.Context) error {
@@ -117,13 +117,13 @@ func (d *Dispatcher) composeParts(conn outbox.DB, extending extendStatement) {
 	followed := func(ctx context.Context, jobs []engine.Success) ([]pgtype.UUID, error) {
 		return engine.SettleSucceeded(ctx, conn, jobs, false)
 	}
-	statements := &store{process: p, db: d.db, followed: followed, pokeAll: d.pokeAll, peers: d.peers}
+	statements := &store{common: p, db: d.db, followed: followed, pokeAll: d.pokeAll, peers: d.peers}
 	d.settler = newSettler(p, statements, newReporter(p, d.db, d.waiters, d.peers), d.leases, d.promoter)
 }
 
 // newRecorder makes a recorder. onDone takes an attempt that is over, after its last report.
 func (d *Dispatcher) newRecorder(onDone func(report.Owner)) *report.Recorder {
-	p := d.process
+	p := d.common
 	return report.NewRecorder(report.Config{
 		DB: d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, Bytes: statementBytes / 4,
 		Bound: p.boundSettling, Settling: p.settling, OnDone: onDone,
@@ -131,21 +131,21 @@ func (d *Dispatcher) newRecorder(onDone func(report.Owner)) *report.Recorder {
 }
 
 func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Pool) *loop {
-	p := d.process
+	p := d.common
 	c := &capacity{
 		waker: newWaker(), concurrency: concurrency, claimBytes: p.claimBytes,
 		busy: p.metrics.busy.WithLabelValues(name),
 	}
 	w := newWorkers(p, c, newPauseCheck(p, name, d.db), newOutages(p, name, c.waker), d.settler.ended, &d.running)
 	claims := &claims{
-		process: p, queue: name, trust: d.leases.trust, waker: c.waker, recorder: d.recorder,
+		common: p, queue: name, trust: d.leases.trust, waker: c.waker, recorder: d.recorder,
 		handlers: d.callerPool,
 	}
 	return newLoop(&claimer{
-		process: p, queue: name, db: d.db, claims: claims,
-		limiter:  &limiter{process: p, queue: name, capacity: c, pool: pool},
+		common: p, queue: name, db: d.db, claims: claims,
+		limiter:  &limiter{common: p, queue: name, capacity: c, pool: pool},
 		capacity: c, sched: scheduler.New(concurrency), keyed: newKeyedClaims(), workers: w, batches: newBatches(w),
-		reserved: &reserved{process: p, capacity: c, workers: w, leases: d.leases, claims: claims},
+		reserved: &reserved{common: p, capacity: c, workers: w, leases: d.leases, claims: claims},
 		leases:   d.leases, promoter: d.promoter, peers: d.peers,
 	})
 }
@@ -163,7 +163,7 @@ func (d *Dispatcher) offer(promoted []sqlgen.PromoteKeysRow) (elsewhere bool) {
 	here := map[*loop]int{}
 	for _, job := range promoted {
 		q := d.queues[job.Queue]
-		if q == nil || d.process.routes[job.Kind] == nil || !q.workers.outages.isAvailable(job.Kind) {
+		if q == nil || d.common.routes[job.Kind] == nil || !q.workers.outages.isAvailable(job.Kind) {
 			elsewhere = true
 			continue
 		}
@@ -173,7 +173,7 @@ func (d *Dispatcher) offer(promoted []sqlgen.PromoteKeysRow) (elsewhere bool) {
 	for q, n := range here {
 		// If this process no longer claims, isClaiming reports it here; if it stops claiming after this check,
 		// endWorkers notifies the others after the last claim.
-		elsewhere = elsewhere || !d.process.phase.isClaiming() || q.capacity.room() < n
+		elsewhere = elsewhere || !d.common.phase.isClaiming() || q.capacity.room() < n
 		q.capacity.roomMade()
 	}
 	return elsewhere

@@ -74,7 +74,7 @@
 //	protect.go      opens sealed payloads
 //	trace.go        the span of an attempt or a batch, if the program uses package tracing
 //	attempt.go      one claimed job, or a batch of them, on its way through the process
-//	process.go      what all parts have in common
+//	common.go       what all parts have in common
 //	waker.go        makes a claim loop look again, and paces looks that find nothing; one NOTIFY for many events
 //	mux.go          the handler of each kind
 //	outcome.go      what a handler may return, the settings for a kind's attempts, and backoff policies;

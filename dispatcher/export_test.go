@@ -3,7 +3,7 @@ package dispatcher
 import "github.com/posthaste-dev/posthaste/internal/engine"
 
 // Worker returns the name under which the dispatcher holds leases.
-func (d *Dispatcher) Worker() string { return d.process.worker }
+func (d *Dispatcher) Worker() string { return d.common.worker }
 
 // Wake does what a commit of an attached producer does.
 func (d *Dispatcher) Wake() { d.wake() }

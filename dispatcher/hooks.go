@@ -107,7 +107,7 @@ type hookStatement interface {
 
 // registerHooks stores the death hooks, however long the database is unavailable. It reports false if ctx ended first:
 // then nothing may be claimed.
-func registerHooks(ctx context.Context, p *process, db hookStatement, hooks map[string]string) bool {
+func registerHooks(ctx context.Context, p *common, db hookStatement, hooks map[string]string) bool {
 	if len(hooks) == 0 {
 		return true
 	}

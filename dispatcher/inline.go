@@ -50,7 +50,7 @@ func NewInline(ctx context.Context, conn outbox.DB, handlers outbox.Beginner, mu
 	if err != nil {
 		return nil, err
 	}
-	p := d.process
+	p := d.common
 	p.handlerContext, p.health.leave = ctx, func(error) {}
 	d.composeParts(conn, sqlgen.New(conn))
 	bound, cancel := bounded(ctx)
@@ -66,7 +66,7 @@ func NewInline(ctx context.Context, conn outbox.DB, handlers outbox.Beginner, mu
 // runs the handler and stores the outcome. It returns nothing if there is no such job: its queue is paused, or others
 // of its key come first. A handler that ends its goroutine has failed, as in Dispatcher.
 func (i *Inline) Work(ctx context.Context, f InlineFlow) ([]InlineEnd, error) {
-	p := i.d.process
+	p := i.d.common
 	r := p.routes[f.Kind]
 	if r == nil {
 		return nil, fmt.Errorf("dispatcher: kind %q has no handler", f.Kind)
@@ -127,7 +127,7 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 		front:      true, kinds: []string{f.Kind}, room: room, limits: true,
 	}
 	claims := &claims{
-		process: i.d.process, queue: f.Queue, trust: i.d.leases.trust, waker: newWaker(),
+		common: i.d.common, queue: f.Queue, trust: i.d.leases.trust, waker: newWaker(),
 		recorder: recorder, handlers: i.handlers,
 	}
 	bound, cancel := bounded(ctx)
@@ -145,7 +145,7 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 }
 
 // runInline runs the handler in a goroutine of its own, because the handler may end it.
-func runInline(p *process, r *route, claimed []*attempt) {
+func runInline(p *common, r *route, claimed []*attempt) {
 	if r.many != nil {
 		claimed[0].batch = &batch{attempts: claimed, sent: time.Now()}
 	}
@@ -156,7 +156,7 @@ func runInline(p *process, r *route, claimed []*attempt) {
 
 // settle stores outcomes. It does not wait long for a database that is unavailable.
 func (i *Inline) settle(ended []*attempt) error {
-	p := i.d.process
+	p := i.d.common
 	settling, cancel := bounded(context.Background())
 	defer cancel()
 	p.settling = settling
@@ -165,7 +165,7 @@ func (i *Inline) settle(ended []*attempt) error {
 	i.d.settler.setAside = func(a *attempt) { refused = append(refused, a) }
 	i.d.settler.settle(ended)
 	i.d.settler.reporter.failures.End()
-	if err := i.d.process.health.err(); err != nil {
+	if err := i.d.common.health.err(); err != nil {
 		return fmt.Errorf("settle %d jobs: %w", len(ended), err)
 	}
 	var errs []error
@@ -219,7 +219,7 @@ func (i *Inline) Expire(ctx context.Context) error {
 	for n, key := range late.Keys {
 		keys = append(keys, keyName{late.TenantIds[n].Bytes, late.Queues[n], key})
 	}
-	i.d.process.log.LogAttrs(ctx, slog.LevelDebug, "expired", slog.Int64("deadlines", late.Closed))
+	i.d.common.log.LogAttrs(ctx, slog.LevelDebug, "expired", slog.Int64("deadlines", late.Closed))
 	i.d.promoter.blocked(keys)
 	return i.promote()
 }

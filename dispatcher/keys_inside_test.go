@@ -114,7 +114,7 @@ func TestAKeyThatIsRefusedIsLeftAloneForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		db := &refusing{key: "bad", moved: map[string]int32{}}
-		p := newPromoter(&process{health: &health{log: log}, log: log, handlerContext: t.Context(), settling: t.Context()}, db, nil, func([]sqlgen.PromoteKeysRow) bool { return false })
+		p := newPromoter(&common{health: &health{log: log}, log: log, handlerContext: t.Context(), settling: t.Context()}, db, nil, func([]sqlgen.PromoteKeysRow) bool { return false })
 		promote := func(bad, good int32) {
 			t.Helper()
 			for name, slots := range map[string]int32{"bad": bad, "good": good} {
@@ -169,7 +169,7 @@ func TestAStopDuringAnOutageLeavesKeysToTheReaper(t *testing.T) {
 		log, db := slog.New(slog.DiscardHandler), &away{}
 		settling, over := context.WithCancel(t.Context())
 		over()
-		stopped := &process{
+		stopped := &common{
 			health: &health{log: log, leave: func(error) {}}, log: log, handlerContext: t.Context(), settling: settling, phase: &phase{},
 		}
 		stopped.phase.Store(cutOff)

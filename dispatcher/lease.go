@@ -46,7 +46,7 @@ type leaseStatements interface {
 // newLeases sets the margin by which we stop a handler before the database lets another worker start. The database
 // counts from the write and we count from the sending, so the margin only has to cover the time that a handler takes to
 // notice.
-func newLeases(p *process, db leaseStatements, extending extendStatement) *leases {
+func newLeases(p *common, db leaseStatements, extending extendStatement) *leases {
 	return &leases{
 		ttl: p.leaseTTL, trust: p.leaseTTL - p.leaseTTL/10, db: db, extending: extending, health: p.health,
 		late: p.metrics.extensionsLate, wake: make(chan struct{}, 1), held: map[*attempt]struct{}{},

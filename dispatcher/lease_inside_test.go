@@ -71,7 +71,7 @@ func TestARefusedExtensionCostsOneLease(t *testing.T) {
 			held = append(held, &attempt{job: newJob(tiny{}.Kind(), numbered(n%2), 0, key), leaseUntil: began})
 		}
 	}
-	l := newLeases(d.process, nil, refusingExtensions{held[5].job.ID})
+	l := newLeases(d.common, nil, refusingExtensions{held[5].job.ID})
 	if err := l.extend(t.Context(), held); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestAHandlerOutlivesItsCompletedJob(t *testing.T) {
 		engine.InternalOf(a.job).Completed.Store(n < 4)
 		held = append(held, a)
 	}
-	l := newLeases(d.process, nil, rowsGone{})
+	l := newLeases(d.common, nil, rowsGone{})
 	l.add(held)
 	if err := l.extend(t.Context(), held); err != nil {
 		t.Fatal(err)

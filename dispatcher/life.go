@@ -29,7 +29,7 @@ func (d *Dispatcher) Ready() error {
 	if !d.started.Load() {
 		return errors.New("not started")
 	}
-	return d.process.health.err()
+	return d.common.health.err()
 }
 
 // Run works until ctx ends. Then it stops claiming, gives back jobs that have not started, and lets running jobs finish
@@ -48,7 +48,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		return fmt.Errorf("dispatcher: %w", err)
 	}
 	d.compose(ctx, pool, extending)
-	p := d.process
+	p := d.common
 	p.log.LogAttrs(ctx, slog.LevelInfo, "dispatcher started", slog.String("worker", p.worker),
 		slog.Any("queues", slices.Sorted(maps.Keys(d.config.Queues))), slog.Any("kinds", p.kinds))
 
@@ -98,10 +98,10 @@ func (d *Dispatcher) work(ctx context.Context) error {
 	afterJobs, endAfterJobs := context.WithCancel(context.WithoutCancel(ctx))
 	defer endAfterJobs()
 	defer d.giveUp()
-	d.process.phase.Store(claiming)
+	d.common.phase.Store(claiming)
 	stages := d.begin(ctx, afterJobs, endAfterJobs)
 	<-ctx.Done()
-	d.process.phase.Store(draining)
+	d.common.phase.Store(draining)
 	// The grace period starts here. It covers both the handlers and the storing of their outcomes.
 	grace := max(d.config.GracePeriod, 0)
 	defer time.AfterFunc(grace, d.cutOff).Stop()
@@ -179,9 +179,9 @@ func (d *Dispatcher) endWorkers() {
 
 // cutOff ends the grace period: it ends the contexts of handlers that still run.
 func (d *Dispatcher) cutOff() {
-	d.process.phase.Store(cutOff)
+	d.common.phase.Store(cutOff)
 	if n := d.leases.count(); n > 0 {
-		d.process.log.LogAttrs(d.process.handlerContext, slog.LevelWarn,
+		d.common.log.LogAttrs(d.common.handlerContext, slog.LevelWarn,
 			"running jobs cut off: the grace period is over", slog.Int("jobs", n))
 	}
 	d.leases.cut()
@@ -254,10 +254,10 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 // under way, or if this process has no handler for the kind, or handles it in batches. It never blocks; a caller that
 // gets a reservation must end it.
 func (d *Dispatcher) reserve(kind, queue string, id [16]byte) engine.Reservation {
-	if !d.process.phase.isClaiming() {
+	if !d.common.phase.isClaiming() {
 		return nil
 	}
-	q, r := d.queues[queue], d.process.routes[kind]
+	q, r := d.queues[queue], d.common.routes[kind]
 	if q == nil || r == nil || r.many != nil || !q.reserved.reserve(id) {
 		return nil
 	}
@@ -272,11 +272,11 @@ type Outage struct {
 
 // Outages returns the present outages, sorted by queue and kind. It returns none unless Run is at work.
 func (d *Dispatcher) Outages() (all []Outage) {
-	if !d.process.phase.isClaiming() {
+	if !d.common.phase.isClaiming() {
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.config.Queues)) {
-		for _, kind := range d.process.kinds {
+		for _, kind := range d.common.kinds {
 			if since, lasts := d.queues[name].workers.outages.of[kind].Since(); lasts {
 				all = append(all, Outage{name, kind, since})
 			}
@@ -296,7 +296,7 @@ type Presence struct {
 // Presence returns the dispatcher's description. It never changes.
 func (d *Dispatcher) Presence() Presence {
 	p := Presence{
-		Worker: d.process.worker, Version: engine.Version(), Queues: map[string]int{}, Kinds: d.process.kinds,
+		Worker: d.common.worker, Version: engine.Version(), Queues: map[string]int{}, Kinds: d.common.kinds,
 	}
 	for name, queue := range d.config.Queues {
 		p.Queues[name] = cmp.Or(queue.Concurrency, defaultConcurrency)
@@ -310,7 +310,7 @@ type floorStatement interface {
 
 // awaitFloor returns an error if this build is too old for the schema. It retries until the database answers or ctx
 // ends.
-func awaitFloor(ctx context.Context, p *process, db floorStatement) error {
+func awaitFloor(ctx context.Context, p *common, db floorStatement) error {
 	var tooOld error
 	_ = p.untilAnswered(ctx, "schema not read", func(bound context.Context) error {
 		floor, err := db.ReadFloor(bound)

@@ -25,7 +25,7 @@ import (
 // after a second (queries/limit.sql has the statements and why they are in this order). No job is claimed ahead of its
 // start: a job that waits in a buffer would use up a place, and start later than the rate allows for.
 type limiter struct {
-	*process
+	*common
 	queue    string
 	capacity *capacity
 	pool     *pgxpool.Pool // the control pool

@@ -39,7 +39,7 @@ func idleQueue(t *testing.T, db claimStatements) *loop {
 		t.Fatal(err)
 	}
 	d.compose(t.Context(), nil, nil)
-	d.process.health.leave = func(error) {}
+	d.common.health.leave = func(error) {}
 	q := d.queues[engine.DefaultQueue]
 	q.db = db
 	return q
@@ -214,7 +214,7 @@ func TestTheMeanIsOfHandlersThatWereCalled(t *testing.T) {
 		if together {
 			a.batch = &batch{attempts: []*attempt{a}}
 		}
-		carryOut(q.process, a, func(took time.Duration, _ bool) {
+		carryOut(q.common, a, func(took time.Duration, _ bool) {
 			q.capacity.inHand.Add(1)
 			q.capacity.finished(took)
 		})

@@ -65,10 +65,10 @@ func inMemoryOf(t *testing.T, workers int, mux *Mux, config Config, drive func(r
 			t.Fatal(err)
 		}
 		d.compose(t.Context(), nil, nil)
-		d.process.health.leave = func(error) {}
-		d.process.phase.Store(claiming)
+		d.common.health.leave = func(error) {}
+		d.common.phase.Store(claiming)
 		q := d.queues[engine.DefaultQueue]
-		r := rig{&memoryStore{routes: d.process.routes, waker: q.capacity.waker}, q, d, make(chan outbox.ID, 100_000), new([]*attempt)}
+		r := rig{&memoryStore{routes: d.common.routes, waker: q.capacity.waker}, q, d, make(chan outbox.ID, 100_000), new([]*attempt)}
 		q.claimer.claims, q.db, q.workers.pause.db = r, r, r
 		ctx, stop := context.WithCancel(t.Context())
 		var all, settling sync.WaitGroup

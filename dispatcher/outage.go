@@ -27,7 +27,7 @@ import (
 //
 // The claimer checks back before each claim, and after the poke it claims at least once more.
 type outages struct {
-	*process
+	*common
 	queue string
 	waker *waker
 	of    map[string]*outage.Circuit // by kind; never changed
@@ -36,8 +36,8 @@ type outages struct {
 	shown sync.Mutex                 // held while a state is read and its metric is set
 }
 
-func newOutages(p *process, queue string, w *waker) *outages {
-	o := &outages{process: p, queue: queue, waker: w, of: make(map[string]*outage.Circuit, len(p.kinds))}
+func newOutages(p *common, queue string, w *waker) *outages {
+	o := &outages{common: p, queue: queue, waker: w, of: make(map[string]*outage.Circuit, len(p.kinds))}
 	for _, kind := range p.kinds {
 		o.of[kind] = outage.NewCircuit(w.poke)
 	}

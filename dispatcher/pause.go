@@ -31,7 +31,7 @@ type pauseStatement interface {
 	QueueIsPaused(ctx context.Context, queue string) (bool, error)
 }
 
-func newPauseCheck(p *process, queue string, db pauseStatement) *pauseCheck {
+func newPauseCheck(p *common, queue string, db pauseStatement) *pauseCheck {
 	return &pauseCheck{queue: queue, db: db, jobs: p.handlerContext}
 }
 

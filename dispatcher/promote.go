@@ -29,7 +29,7 @@ import (
 // ones), and looks at it again soon. If the database refuses to move a key on, because of a trigger for example, no
 // other key waits for it, and the promoter tries it again later.
 type promoter struct {
-	*process
+	*common
 	db    promoteStatements
 	peers *notifier
 	// offer gives promoted jobs to the claim loops of this process. It reports whether others should be notified of
@@ -63,11 +63,11 @@ type promoteStatements interface {
 	PromoteKeys(context.Context, sqlgen.PromoteKeysParams) ([]sqlgen.PromoteKeysRow, error)
 }
 
-func newPromoter(p *process, db promoteStatements, peers *notifier,
+func newPromoter(p *common, db promoteStatements, peers *notifier,
 	offer func([]sqlgen.PromoteKeysRow) bool,
 ) *promoter {
 	return &promoter{
-		process: p, db: db, peers: peers, offer: offer,
+		common: p, db: db, peers: peers, offer: offer,
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), keys: map[keyName]*due{},
 	}
 }

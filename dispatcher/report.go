@@ -18,7 +18,7 @@ import (
 
 // reporter counts and logs the ends of attempts, and notifies other processes and waiting callers.
 type reporter struct {
-	*process
+	*common
 	db       reportStatement
 	waiters  *notifier    // of callers waiting for jobs: one has ended
 	peers    *notifier    // of the other processes: there may be jobs for them
@@ -30,8 +30,8 @@ type reportStatement interface {
 	StreamRefused(ctx context.Context, arg sqlgen.StreamRefusedParams) error
 }
 
-func newReporter(p *process, db reportStatement, waiters, peers *notifier) *reporter {
-	r := &reporter{process: p, db: db, waiters: waiters, peers: peers}
+func newReporter(p *common, db reportStatement, waiters, peers *notifier) *reporter {
+	r := &reporter{common: p, db: db, waiters: waiters, peers: peers}
 	r.failures.Summary = r.sumUpFailures
 	return r
 }

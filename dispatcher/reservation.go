@@ -18,7 +18,7 @@ import (
 //
 // It is the [engine.Reservation] of that job; the goroutine that commits calls these methods.
 type reserved struct {
-	*process
+	*common
 	capacity *capacity
 	workers  *workers
 	leases   *leases

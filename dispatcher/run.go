@@ -20,7 +20,7 @@ func failExited(a *attempt) {
 // carryOut runs the attempt, or the attempts of its batch, and calls onDone when their outcomes are decided. took is
 // how long the handler ran, or notCalled. If a handler calls runtime.Goexit, as t.FailNow does, this goroutine ends:
 // then done is false, and carryOut does not return.
-func carryOut(p *process, a *attempt, onDone func(took time.Duration, done bool)) {
+func carryOut(p *common, a *attempt, onDone func(took time.Duration, done bool)) {
 	started, took, done := time.Now(), notCalled, false
 	defer func() {
 		if !done {
@@ -44,7 +44,7 @@ func carryOut(p *process, a *attempt, onDone func(took time.Duration, done bool)
 }
 
 // run calls the handler and decides the job's outcome. It returns notCalled if the job may not run any more.
-func run(p *process, a *attempt) (took time.Duration) {
+func run(p *common, a *attempt) (took time.Duration) {
 	timeout := a.job.Timeout
 	if timeout <= 0 {
 		timeout = a.route.config.Timeout
@@ -75,7 +75,7 @@ func run(p *process, a *attempt) (took time.Duration) {
 
 // runBatch calls the handler with the jobs that may still run, and decides the outcome of each. It returns notCalled if
 // there are none.
-func runBatch(p *process, b *batch) (took time.Duration) {
+func runBatch(p *common, b *batch) (took time.Duration) {
 	r := b.attempts[0].route
 	started := time.Now()
 	ctx, cancel := context.WithCancelCause(context.WithValue(p.handlerContext, batchKey{}, b))
@@ -121,7 +121,7 @@ func runBatch(p *process, b *batch) (took time.Duration) {
 
 // begin marks an attempt as running. If its handler may no longer be called, begin decides the attempt's outcome
 // instead and returns the reason.
-func begin(p *process, a *attempt, cancel context.CancelCauseFunc, now time.Time,
+func begin(p *common, a *attempt, cancel context.CancelCauseFunc, now time.Time,
 	timeout time.Duration,
 ) (refused error) {
 	// cutOff does not know of jobs that are claimed while the grace period ends.
@@ -137,7 +137,7 @@ func begin(p *process, a *attempt, cancel context.CancelCauseFunc, now time.Time
 }
 
 // noteStart counts and logs that a handler is called.
-func (p *process) noteStart(a *attempt, now time.Time, attrs ...slog.Attr) {
+func (p *common) noteStart(a *attempt, now time.Time, attrs ...slog.Attr) {
 	a.observe(a.route.counts.startDelay, a.job.StartedAt.Sub(a.job.RunAt)+now.Sub(a.claimed))
 	if p.logJobs == LogAll && p.log.Enabled(a.traced, slog.LevelInfo) {
 		p.log.LogAttrs(a.traced, slog.LevelInfo, "job_claimed", a.Attrs("job_claimed", attrs...)...)
@@ -178,7 +178,7 @@ const overrunAfter = 5 * time.Second
 // reportOverrun reports a handler that has not returned some time after its time is over: it ignores the end of its
 // context. It keeps its worker, and nothing else shows this from outside until its lease lapses. reportOverrun is
 // called when the time is over.
-func reportOverrun(p *process, a *attempt) {
+func reportOverrun(p *common, a *attempt) {
 	began := time.Now()
 	time.AfterFunc(overrunAfter, func() {
 		if a.handlerDone.Load() {

@@ -28,7 +28,7 @@ func TestAServerThatTurnsReadOnlyIsLeftByAll(t *testing.T) {
 	for name, pool := range pools {
 		before[name] = backend(pool)
 	}
-	d.process.health.Failed(&pgconn.PgError{Code: pgsession.ReadOnly})
+	d.common.health.Failed(&pgconn.PgError{Code: pgsession.ReadOnly})
 	for name, pool := range pools {
 		if backend(pool) == before[name] {
 			t.Errorf("the connections are kept: %s", name)

@@ -25,7 +25,7 @@ const (
 // Without batches (row B1 of the benchmarks) a settlement costs the server several times as much. Batches delay a lone
 // job's way into the history by settleDelay.
 type settler struct {
-	*process
+	*common
 	statements *store
 	reporter   *reporter
 	leases     *leases
@@ -43,9 +43,9 @@ type settler struct {
 	givenUp   []*attempt      // guarded by turn
 }
 
-func newSettler(p *process, statements *store, reporter *reporter, leases *leases, promoter *promoter) *settler {
+func newSettler(p *common, statements *store, reporter *reporter, leases *leases, promoter *promoter) *settler {
 	s := &settler{
-		process: p, statements: statements, reporter: reporter, leases: leases, promoter: promoter,
+		common: p, statements: statements, reporter: reporter, leases: leases, promoter: promoter,
 		ended: make(chan *attempt, 2*maxBatch), gathering: make(chan struct{}, 1),
 		afterJobs: context.Background(), turn: make(chan struct{}, 1),
 	}
@@ -102,7 +102,7 @@ func (s *settler) gather(timer *time.Timer) []*attempt {
 }
 
 // settle stores every outcome of the batch, however long the database is unavailable. It drops outcomes only when the
-// process stops and its grace period is over (process.settling). While the database is unreachable, leases are not
+// process stops and its grace period is over (common.settling). While the database is unreachable, leases are not
 // extended either; the fence refuses the outcome of a job whose lease lapsed.
 //
 // The statements return ids, so a batch must not contain two attempts at one job. An attempt that is stuck may lose its

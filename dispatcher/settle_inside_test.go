@@ -65,17 +65,17 @@ func TestASettlementThatIsTakenApartKnowsOfTheTryBefore(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.compose(t.Context(), nil, nil)
-		d.process.health.leave = func(error) {}
+		d.common.health.leave = func(error) {}
 		u := new(unanswered)
 		d.settler.statements.db, d.settler.reporter.db = u, u
-		route := d.process.routes[tiny{}.Kind()]
+		route := d.common.routes[tiny{}.Kind()]
 		var batch []*attempt
 		for n := range 8 {
 			job := newJob(tiny{}.Kind(), numbered(n&1), 0, []string{"", "k"}[n>>1&1])
 			batch = append(batch, &attempt{job: job, route: route, waker: newWaker(), outcome: outcome.Outcome{Status: outbox.Succeeded}})
 		}
 		d.settler.settle(batch)
-		if lost, succeeded := counted(t, d.process.metrics.leasesLost), counted(t, route.counts.completed[outbox.Succeeded]); lost != 0 || succeeded != 8 {
+		if lost, succeeded := counted(t, d.common.metrics.leasesLost), counted(t, route.counts.completed[outbox.Succeeded]); lost != 0 || succeeded != 8 {
 			t.Errorf("%v leases are lost, and %v jobs have succeeded; want 0, and 8", lost, succeeded)
 		}
 	})
@@ -157,14 +157,14 @@ func TestSettlersDoNotWaitForAPassOverRefusedOutcomes(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.compose(t.Context(), nil, nil)
-		d.process.health.leave = func(error) {}
+		d.common.health.leave = func(error) {}
 		db := new(locked)
 		d.settler.statements.db = db
 		w := newWaker()
 		set := func(n int) {
 			for range n {
 				job := newJob(tiny{}.Kind(), outbox.RootTenant, 0, "")
-				d.settler.setAside(&attempt{job: job, route: d.process.routes[tiny{}.Kind()], waker: w, outcome: outcome.Outcome{Status: outbox.Succeeded}})
+				d.settler.setAside(&attempt{job: job, route: d.common.routes[tiny{}.Kind()], waker: w, outcome: outcome.Outcome{Status: outbox.Succeeded}})
 			}
 		}
 		set(20)

@@ -95,12 +95,12 @@ func stopWhileStuck(t *testing.T, db stuck, grace time.Duration) {
 		t.Fatal(err)
 	}
 	d.compose(t.Context(), nil, nil)
-	d.process.health.leave = func(error) {}
+	d.common.health.leave = func(error) {}
 	statements := sqlgen.New(db)
 	d.db, d.recorder.DB, d.promoter.db = statements, statements, statements
 	d.settler.statements.db, d.settler.reporter.db, d.leases.db, d.leases.extending = statements, statements, statements, statements
 	q := d.queues[engine.DefaultQueue]
-	store := &memoryStore{routes: d.process.routes, waker: q.capacity.waker, recorder: d.recorder}
+	store := &memoryStore{routes: d.common.routes, waker: q.capacity.waker, recorder: d.recorder}
 	q.claimer.claims, q.db, q.workers.pause.db = store, store, store
 	for n := range 2 {
 		for _, key := range []string{"", "k"} {

@@ -20,7 +20,7 @@ import (
 // store stores outcomes, each kind with a statement of its own. If a statement does not match an attempt, its job was
 // cancelled, has reached its deadline, or has lost its lease.
 type store struct {
-	*process
+	*common
 	db       settleStatements
 	followed func(context.Context, []engine.Success) ([]pgtype.UUID, error) // stores successes with their follow-ups
 	pokeAll  func()                                                         // makes all queues of this process look

@@ -205,7 +205,7 @@ func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int) []*attempt 
 		take(t, db, "w", 1, id)
 		job := &outbox.Claimed{}
 		job.ID, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts = id, "tiny", 1, 1, 10
-		batch[i] = &attempt{job: job, route: d.process.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, claimed: time.Now(), outcome: outcome.Outcome{Status: outbox.Succeeded}}
+		batch[i] = &attempt{job: job, route: d.common.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, claimed: time.Now(), outcome: outcome.Outcome{Status: outbox.Succeeded}}
 		if err := db.QueryRow(t.Context(), `SELECT ctid FROM outbox.jobs WHERE id = $1`, id).Scan(&batch[i].place); err != nil {
 			t.Fatal(err)
 		}
@@ -266,7 +266,7 @@ func TestOnlyOneOfTwoAttemptsAtAJobIsStored(t *testing.T) {
 					for _, epoch := range []int64{3, 1} {
 						job := &outbox.Claimed{}
 						job.ID, job.Tenant, job.Key, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts = id, tenant, key, "tiny", epoch, 1, 10
-						a := &attempt{job: job, route: d.process.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, claimed: time.Now(), err: end}
+						a := &attempt{job: job, route: d.common.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, claimed: time.Now(), err: end}
 						a.outcome, _ = a.route.config.policy().Decide(job, end, nil)
 						batch = append(batch, a)
 					}
@@ -275,7 +275,7 @@ func TestOnlyOneOfTwoAttemptsAtAJobIsStored(t *testing.T) {
 					if !second.stored || first.stored {
 						t.Errorf("attempt 2 is stored: %t, attempt 1: %t", second.stored, first.stored)
 					}
-					if n := counted(t, d.process.metrics.leasesLost); n != 1 {
+					if n := counted(t, d.common.metrics.leasesLost); n != 1 {
 						t.Errorf("%v leases are lost, want that of attempt 1", n)
 					}
 					if lost := strings.Count(log.String(), "event=lease_lost"); lost != 1 {

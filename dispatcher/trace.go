@@ -17,7 +17,7 @@ const freshFor = time.Minute
 
 // trace begins the span of a handler's call, for one attempt or the attempts of a batch, and returns the span's
 // context. It returns ctx if the program does not use package tracing.
-func (p *process) trace(ctx context.Context, attempts ...*attempt) context.Context {
+func (p *common) trace(ctx context.Context, attempts ...*attempt) context.Context {
 	t := engine.Tracing()
 	if t == nil {
 		return ctx

@@ -12,7 +12,7 @@ import (
 
 // A program without package tracing allocates nothing for it.
 func TestWithoutTracingNothingIsPaidForIt(t *testing.T) {
-	p, a := new(process), &attempt{job: new(outbox.Claimed)}
+	p, a := new(common), &attempt{job: new(outbox.Claimed)}
 	observed := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "x"})
 	again := &attempt{job: &outbox.Claimed{Epoch: 2}} // its spans are not looked up, or this would panic
 	batch := []*attempt{a, again}
@@ -31,7 +31,7 @@ func TestWithoutTracingNothingIsPaidForIt(t *testing.T) {
 
 // The cost of tracing for an attempt that is not traced: some nanoseconds of the five microseconds that a job takes.
 func BenchmarkWithoutTracing(b *testing.B) {
-	p, a := new(process), &attempt{job: new(outbox.Claimed)}
+	p, a := new(common), &attempt{job: new(outbox.Claimed)}
 	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {

@@ -12,7 +12,7 @@ const staleAfter = 2 * time.Second
 
 // workers runs the jobs of a queue. Each worker runs one job at a time.
 type workers struct {
-	*process
+	*common
 	capacity *capacity
 	pause    *pauseCheck
 	outages  *outages
@@ -21,11 +21,11 @@ type workers struct {
 	buffer   *buffer
 }
 
-func newWorkers(p *process, c *capacity, pause *pauseCheck, outages *outages, ended chan<- *attempt,
+func newWorkers(p *common, c *capacity, pause *pauseCheck, outages *outages, ended chan<- *attempt,
 	running *sync.WaitGroup,
 ) *workers {
 	return &workers{
-		process: p, capacity: c, pause: pause, outages: outages, ended: ended, running: running,
+		common: p, capacity: c, pause: pause, outages: outages, ended: ended, running: running,
 		buffer: newBuffer(c.concurrency),
 	}
 }
@@ -56,7 +56,7 @@ func (w *workers) work(wasOther bool) {
 			continue
 		}
 		w.capacity.busy.Inc()
-		carryOut(w.process, a, func(took time.Duration, done bool) {
+		carryOut(w.common, a, func(took time.Duration, done bool) {
 			if !done {
 				w.running.Go(func() { w.work(other) })
 			}

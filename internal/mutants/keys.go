@@ -64,7 +64,7 @@ var keys = []Mutant{
 		Name:      "a promotion during a stop that is told to nobody",
 		Breaks:    "what a stopping process promotes waits for a poll of another",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.Dispatcher.offer", `elsewhere || !d.process.phase.isClaiming() || q.capacity.room() < n`, `elsewhere || q.capacity.room() < n`}},
+		Edits:     []Edit{{"dispatcher.Dispatcher.offer", `elsewhere || !d.common.phase.isClaiming() || q.capacity.room() < n`, `elsewhere || q.capacity.room() < n`}},
 		Checks:    []Check{test("dispatcher", "TestOthersAreNotifiedOfWhatIsPromotedDuringAStop", "were not told: a promoted job")},
 	},
 	{

@@ -5,14 +5,14 @@ var traces = []Mutant{
 		Name:      "a retry is its producer's child",
 		Breaks:    "a trace stays open for as long as its job is tried",
 		Invariant: "Traces follow jobs",
-		Edits:     []Edit{{"dispatcher.process.trace", `s.Fresh = job.Attempt == 1 && `, `s.Fresh = true && `}},
+		Edits:     []Edit{{"dispatcher.common.trace", `s.Fresh = job.Attempt == 1 && `, `s.Fresh = true && `}},
 		Checks:    []Check{test("tracing", "TestAFirstAttemptIsAChildAndARetryATraceOfItsOwn", "the retry has the parent")},
 	},
 	{
 		Name:      "a retry is not linked to the attempt before",
 		Breaks:    "nobody finds the trace in which a job failed from the one in which it was tried again",
 		Invariant: "Traces follow jobs",
-		Edits:     []Edit{{"dispatcher.process.trace", `s.Failed = failedSpans(ctx, attempts)`, `_ = failedSpans`}},
+		Edits:     []Edit{{"dispatcher.common.trace", `s.Failed = failedSpans(ctx, attempts)`, `_ = failedSpans`}},
 		Checks:    []Check{test("tracing", "TestAFirstAttemptIsAChildAndARetryATraceOfItsOwn", "want 1 and one to attempt 1")},
 	},
 	{
@@ -26,7 +26,7 @@ var traces = []Mutant{
 		Name:      "an old job is its producer's child",
 		Breaks:    "a trace stays open for as long as its job waits",
 		Invariant: "Traces follow jobs",
-		Edits:     []Edit{{"dispatcher.process.trace", ` && job.StartedAt.Sub(job.RunAt) <= freshFor && job.StartedAt.Sub(job.CreatedAt) <= freshFor`, ``}},
+		Edits:     []Edit{{"dispatcher.common.trace", ` && job.StartedAt.Sub(job.RunAt) <= freshFor && job.StartedAt.Sub(job.CreatedAt) <= freshFor`, ``}},
 		Checks:    []Check{test("tracing", "TestModes/auto", "a child: true, want false")},
 	},
 	{

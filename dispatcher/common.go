@@ -14,9 +14,9 @@ import (
 // second is for a timer that fires late and for the database's answer.
 const noticeWithin = 700 * time.Millisecond
 
-// process holds what all parts of a dispatcher share: its identity, what it handles, where it logs, and its phase. Each
+// common holds what all parts of a dispatcher share: its identity, what it handles, where it logs, and its phase. Each
 // part has its own statements and neighbours.
-type process struct {
+type common struct {
 	worker         string // the holder of its leases: Config.Worker and a suffix that no other process has
 	kinds          []string
 	routes         map[string]*route
@@ -33,7 +33,7 @@ type process struct {
 }
 
 // untilAnswered repeats ask until the database answers or ctx ends. Then it returns the cause of ctx.
-func (p *process) untilAnswered(ctx context.Context, complaint string, ask func(bound context.Context) error) error {
+func (p *common) untilAnswered(ctx context.Context, complaint string, ask func(bound context.Context) error) error {
 	var retry backoff.Backoff
 	for {
 		bound, cancel := bounded(ctx)
@@ -52,7 +52,7 @@ func (p *process) untilAnswered(ctx context.Context, complaint string, ask func(
 
 // boundSettling returns the context of one statement that stores outcomes or what follows from them. It ends with
 // p.settling. After that each outcome gets one short try: its handler may have returned only now.
-func (p *process) boundSettling() (context.Context, context.CancelFunc) {
+func (p *common) boundSettling() (context.Context, context.CancelFunc) {
 	if p.settling.Err() != nil {
 		return context.WithTimeout(context.Background(), hintTimeout)
 	}
