@@ -29,7 +29,7 @@ type attempt struct {
 	claimed  time.Time         // when the claim was sent, by the monotonic clock
 	arrived  time.Time         // when the claim's answer arrived; the wait for a worker counts from here
 	deadline time.Time         // the job's deadline by the monotonic clock; zero if it has none
-	place    pgtype.TID        // where the claim has left the row; invalid if unknown
+	rowAt    pgtype.TID        // where the claim has left the row; invalid if unknown
 	streamed bool              // each change of the job is an event
 	traced   context.Context   // for log lines: that of all handlers, and with tracing that of the span
 
@@ -136,7 +136,7 @@ func (a *attempt) needsExtension(now time.Time, renewBelow time.Duration) bool {
 // isUnmoved reports whether the job's row should still be where its claim left it. An extension of the lease moves the
 // row, and is due after a third of the lease's time.
 func (a *attempt) isUnmoved(now time.Time, leaseTTL time.Duration) bool {
-	return a.place.Valid && now.Sub(a.claimed) < leaseTTL/4
+	return a.rowAt.Valid && now.Sub(a.claimed) < leaseTTL/4
 }
 
 // lapsed reports whether this process may no longer trust the lease.

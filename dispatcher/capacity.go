@@ -20,15 +20,15 @@ const (
 // capacity counts the jobs of a queue that this process holds, and computes how many more it should claim.
 type capacity struct {
 	*waker
-	concurrency int
-	claimBytes  int        // of a claim's payloads
-	seats       func() int // of the batches that wait for more jobs; nil if no kind is handled in batches
-	busy        prometheus.Gauge
-	limited     atomic.Bool  // by an operator: claim no job that may not start at once
-	hungry      atomic.Bool  // the claim loop waits for room
-	inHand      atomic.Int64 // jobs claimed and not finished
-	meanWork    atomic.Int64 // nanoseconds of a handler's run, moving average
-	meanSize    atomic.Int64 // bytes of a payload, moving average
+	concurrency  int
+	claimBytes   int        // of a claim's payloads
+	seats        func() int // of the batches that wait for more jobs; nil if no kind is handled in batches
+	busy         prometheus.Gauge
+	limited      atomic.Bool  // by an operator: claim no job that may not start at once
+	waitsForRoom atomic.Bool  // the claim loop waits for room
+	inHand       atomic.Int64 // jobs claimed and not finished
+	meanWork     atomic.Int64 // nanoseconds of a handler's run, moving average
+	meanSize     atomic.Int64 // bytes of a payload, moving average
 }
 
 // prefetch returns how many jobs may wait in the buffer: as many as the workers finish in prefetchTime. Short jobs are
@@ -86,7 +86,7 @@ func (c *capacity) finished(took time.Duration) {
 		c.noteWork(took)
 	}
 	c.inHand.Add(-1)
-	if c.hungry.Load() && c.room() > 0 && c.hungry.CompareAndSwap(true, false) {
+	if c.waitsForRoom.Load() && c.room() > 0 && c.waitsForRoom.CompareAndSwap(true, false) {
 		c.roomMade()
 	}
 }

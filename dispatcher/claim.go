@@ -196,7 +196,7 @@ func takeTurns(shares []scheduler.Share, claimed []*attempt) {
 // COMMIT. It may have leased jobs, and blocked others behind jobs that have ended since.
 func (c *claimer) noteLost(b *claimBatch) {
 	c.keyed.putBack(b.offers)
-	c.reserved.noteDoubt()
+	c.reserved.noteUnanswered()
 	c.promoter.blocked(b.tally.halted)
 }
 

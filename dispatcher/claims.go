@@ -190,7 +190,7 @@ type claimRow struct {
 	deadline          pgtype.Timestamptz
 	watched           pgtype.Bool
 	streamed          pgtype.Int4
-	place             pgtype.TID
+	rowAt             pgtype.TID
 	columns           []any // in the order of the statement's columns
 }
 
@@ -204,7 +204,7 @@ func newClaimRow(keyed bool) *claimRow {
 	if keyed {
 		r.columns = make([]any, claimColumns+tallyColumns) // nil ignores those of the tally
 	} else {
-		r.columns = append(make([]any, claimColumns), &r.place)
+		r.columns = append(make([]any, claimColumns), &r.rowAt)
 	}
 	return r
 }
@@ -254,7 +254,7 @@ func (c *claims) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) (*att
 	if hook := a.route.success; hook != nil {
 		kept.FollowUps.Hook = func() engine.Row { return hookRow(job, hook.kind, hook.withResult) }
 	}
-	a.job, a.waker, a.claimed, a.leaseUntil, a.place = job, c.waker, sent, sent.Add(c.trust), row.place
+	a.job, a.waker, a.claimed, a.leaseUntil, a.rowAt = job, c.waker, sent, sent.Add(c.trust), row.rowAt
 	a.streamed, a.traced = row.streamed.Valid, c.handlerContext
 	if row.deadline.Valid {
 		// Both are readings of the database's clock, and the claim was sent before the second. So our deadline is early

@@ -59,7 +59,7 @@
 //	batches.go      gathers jobs that are handled together
 //	workers.go      the workers, which run claimed jobs or give them back
 //	buffer.go       the claimed jobs that wait for a worker, and which of them a worker takes
-//	run.go          one attempt: the handler's context, its panics, its outcome
+//	handler_call.go one attempt: the handler's context, its panics, its outcome
 //	pause.go        whether a claimed job may still start, or its queue has been paused
 //	outage.go       kinds that wait because their dependency is unavailable
 //	capacity.go     how many jobs a queue holds here, and how many more it should claim

@@ -19,9 +19,9 @@ import (
 
 const (
 	firstBatch = 16 // jobs of the first claim: their size is not known
-	// maxVain bounds a drain that keeps finding flows whose jobs are not for this process: when there are more such
-	// flows than it remembers, each survey finds others.
-	maxVain = 100
+	// maxFruitless bounds a drain that keeps finding flows whose jobs are not for this process: when there are more
+	// such flows than it remembers, each survey finds others.
+	maxFruitless = 100
 )
 
 // loop is the claim loop of a queue, and the only goroutine of this process that claims from it. The scheduler decides
@@ -52,7 +52,7 @@ func (l *loop) run(ctx context.Context) {
 	l.tick = tick.C
 	defer func() { // the stop may come in the middle of an outage
 		l.reserved.close()
-		if l.reserved.inDoubt(time.Now()) {
+		if l.reserved.mayHaveOrphans(time.Now()) {
 			_ = l.returnOrphans(context.WithoutCancel(ctx)) // returnOrphans has logged the error
 		}
 	}()
@@ -96,7 +96,7 @@ func (l *loop) run(ctx context.Context) {
 // giveBack gives back jobs that have waited long for a worker, and looks for jobs of claims that were cut off.
 func (l *loop) giveBack(ctx context.Context, now time.Time) {
 	l.workers.giveBackStale(now)
-	if l.reserved.inDoubt(now) {
+	if l.reserved.mayHaveOrphans(now) {
 		_ = l.returnOrphans(ctx) // returnOrphans has logged the error
 	}
 }
@@ -104,7 +104,7 @@ func (l *loop) giveBack(ctx context.Context, now time.Time) {
 // drain claims until nothing due is left or there is no room. It returns how long to sleep unless something wakes the
 // queue. It may last long, so it also does what run does each second.
 func (l *loop) drain(ctx context.Context) (time.Duration, error) {
-	vain := 0 // surveys since a claim last got a job
+	fruitless := 0 // surveys since a claim last got a job
 	for ctx.Err() == nil {
 		select {
 		case now := <-l.tick:
@@ -123,18 +123,18 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 			if err != nil {
 				return 0, err
 			}
-			if vain++; found && vain > maxVain {
+			if fruitless++; found && fruitless > maxFruitless {
 				return min(l.sleep(), time.Second), nil
 			}
 			continue
 		}
 		if plan.Empty() {
-			l.capacity.hungry.Store(l.sched.MayHaveDue() || l.keyed.offered() > 0)
+			l.capacity.waitsForRoom.Store(l.sched.MayHaveDue() || l.keyed.offered() > 0)
 			if plan = l.plan(); plan.Empty() { // workers that made room before the flag was set have poked nobody
 				return l.sleep(), nil
 			}
 		}
-		l.capacity.hungry.Store(false)
+		l.capacity.waitsForRoom.Store(false)
 		n, rest, err := l.claimNext(ctx, plan)
 		if err != nil {
 			l.nextClaimMost = max(l.nextClaimMost/2, 1) // the claim may have been too large for its deadline
@@ -149,7 +149,7 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 			return rest, err
 		}
 		if n > 0 {
-			vain = 0
+			fruitless = 0
 			runtime.Gosched() // handlers first: the next statement would keep this thread for its 50 µs
 		}
 	}

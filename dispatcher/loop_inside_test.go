@@ -146,7 +146,7 @@ func TestAClaimWithoutAnAnswerRemembersTheKeysThatItBlocked(t *testing.T) {
 				t.Errorf("%s: nobody looks at the key of tenant %s", name, key.tenant)
 			}
 		}
-		if !q.reserved.inDoubt(time.Now()) {
+		if !q.reserved.mayHaveOrphans(time.Now()) {
 			t.Errorf("%s: nobody looks for jobs that the claim may have leased", name)
 		}
 	}

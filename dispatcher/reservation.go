@@ -24,12 +24,12 @@ type reserved struct {
 	leases   *leases
 	claims   *claims
 
-	mu     sync.Mutex
-	id     outbox.ID // of the job under way; zero if there is none
-	ended  chan struct{}
-	asking bool // returnOrphans is under way: what it reads must not change
-	state  reserving
-	doubt  time.Time // until then this process may hold jobs of the queue that it does not know of
+	mu           sync.Mutex
+	id           outbox.ID // of the job under way; zero if there is none
+	ended        chan struct{}
+	asking       bool // returnOrphans is under way: what it reads must not change
+	state        reserving
+	orphansUntil time.Time // until then this process may hold jobs of the queue that it does not know of
 
 	// Only the goroutine that commits the job uses the following fields.
 	sent   time.Time
@@ -68,17 +68,18 @@ func (r *reserved) done() {
 	close(r.ended)
 }
 
-// noteDoubt notes that a claim has had no answer: it may still commit.
-func (r *reserved) noteDoubt() {
+// noteUnanswered notes that a claim has had no answer: it may still commit.
+func (r *reserved) noteUnanswered() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.doubt = time.Now().Add(uncertainFor)
+	r.orphansUntil = time.Now().Add(uncertainFor)
 }
 
-func (r *reserved) inDoubt(now time.Time) bool {
+// mayHaveOrphans reports whether this process may hold jobs of the queue that it does not know of.
+func (r *reserved) mayHaveOrphans(now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return now.Before(r.doubt)
+	return now.Before(r.orphansUntil)
 }
 
 // close waits for the job under way, for at most statementTimeout. If its commit takes longer, the job does not start:
@@ -159,12 +160,12 @@ func (r *reserved) Failed(mayHaveCommitted bool) {
 }
 
 // release gives the place back; mu is held. It wakes a claim loop that had no room because of it.
-func (r *reserved) release(doubtful bool) {
-	if doubtful {
-		r.doubt = time.Now().Add(uncertainFor)
+func (r *reserved) release(unanswered bool) {
+	if unanswered {
+		r.orphansUntil = time.Now().Add(uncertainFor)
 	}
 	r.capacity.inHand.Add(-1)
-	if r.capacity.hungry.CompareAndSwap(true, false) {
+	if r.capacity.waitsForRoom.CompareAndSwap(true, false) {
 		r.capacity.roomMade()
 	}
 }

@@ -146,7 +146,7 @@ func (s *store) storeInPlace(ctx context.Context, batch []*attempt) error {
 	var p sqlgen.SettleInPlaceParams
 	for _, a := range batch {
 		if !a.stored && !a.streamed && a.job.Result == nil && a.isUnmoved(now, s.leaseTTL) {
-			unmoved, p.Places = append(unmoved, a), append(p.Places, a.place)
+			unmoved, p.Places = append(unmoved, a), append(p.Places, a.rowAt)
 		}
 	}
 	if len(unmoved) == 0 {

@@ -38,7 +38,7 @@ func TestASuccessIsStoredInItsPlaceOrWhereverItIs(t *testing.T) {
 		}, []string{inPlace, byID}, 0},
 		"the place is not known": {func(_ *testing.T, _ *pgxpool.Pool, batch []*attempt) {
 			for _, a := range batch {
-				a.place = pgtype.TID{}
+				a.rowAt = pgtype.TID{}
 			}
 		}, []string{byID}, 0},
 		"they have results": {func(_ *testing.T, _ *pgxpool.Pool, batch []*attempt) {
@@ -86,7 +86,7 @@ func TestWhoeverHasComeToAPlaceIsLeftAlone(t *testing.T) {
 	batch := succeeded(t, d, db, 3)
 	stranger := batch[2]
 	batch = batch[:2]
-	batch[0].place = stranger.place
+	batch[0].rowAt = stranger.rowAt
 	d.settler.settle(batch)
 	var status string
 	if err := db.QueryRow(t.Context(), `SELECT status FROM outbox.jobs WHERE id = $1`, stranger.job.ID).Scan(&status); err != nil || status != "running" {
@@ -108,7 +108,7 @@ func TestASettlementAsAListGivesWay(t *testing.T) {
 	d.settler.statements.db = sqlgen.New(asked)
 	batch := succeeded(t, d, db, 2)
 	first, second := batch[0].job.ID, batch[1].job.ID
-	if err := db.QueryRow(t.Context(), `UPDATE outbox.jobs SET watched = true WHERE id = $1 RETURNING (jobs).ctid`, first).Scan(&batch[0].place); err != nil {
+	if err := db.QueryRow(t.Context(), `UPDATE outbox.jobs SET watched = true WHERE id = $1 RETURNING (jobs).ctid`, first).Scan(&batch[0].rowAt); err != nil {
 		t.Fatal(err) // it lies behind the second now
 	}
 	operator := lock(t, db, first)
@@ -206,7 +206,7 @@ func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int) []*attempt 
 		job := &outbox.Claimed{}
 		job.ID, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts = id, "tiny", 1, 1, 10
 		batch[i] = &attempt{job: job, route: d.common.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, claimed: time.Now(), outcome: outcome.Outcome{Status: outbox.Succeeded}}
-		if err := db.QueryRow(t.Context(), `SELECT ctid FROM outbox.jobs WHERE id = $1`, id).Scan(&batch[i].place); err != nil {
+		if err := db.QueryRow(t.Context(), `SELECT ctid FROM outbox.jobs WHERE id = $1`, id).Scan(&batch[i].rowAt); err != nil {
 			t.Fatal(err)
 		}
 	}

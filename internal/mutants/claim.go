@@ -80,7 +80,7 @@ var commits = []Mutant{
 		Breaks:    "a worker is lost with every commit that claims nothing",
 		Invariant: "Nothing lost",
 		Edits: []Edit{{"dispatcher.reserved.release", `	r.capacity.inHand.Add(-1)
-	if r.capacity.hungry`, `	if r.capacity.hungry`}},
+	if r.capacity.waitsForRoom`, `	if r.capacity.waitsForRoom`}},
 		Checks: []Check{test("dispatcher", "TestARefusedCommitStartsNothing", "the dispatcher takes no reservation")},
 	},
 	{
@@ -225,7 +225,7 @@ RETURNING`},
 		Invariant: "Nothing lost",
 		Edits: []Edit{
 			{"dispatcher.loop.run", `away := l.returnOrphans(ctx) != nil`, `away := false`},
-			{"dispatcher.loop.giveBack", `if l.reserved.inDoubt(now) {`, `if l.reserved.inDoubt(now) && false {`},
+			{"dispatcher.loop.giveBack", `if l.reserved.mayHaveOrphans(now) {`, `if l.reserved.mayHaveOrphans(now) && false {`},
 		},
 		Checks: []Check{test("dispatcher", "TestJobsOfALostAnswerAreGivenBack", "in vain for the job to run")},
 	},
@@ -233,14 +233,14 @@ RETURNING`},
 		Name:      "orphans are looked for once",
 		Breaks:    "a claim that commits after that look keeps its jobs until the leases lapse",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.loop.giveBack", `if l.reserved.inDoubt(now) {`, `if l.reserved.inDoubt(now) && false {`}},
+		Edits:     []Edit{{"dispatcher.loop.giveBack", `if l.reserved.mayHaveOrphans(now) {`, `if l.reserved.mayHaveOrphans(now) && false {`}},
 		Checks:    []Check{test("dispatcher", "TestJobsOfAClaimThatCommitsLateAreGivenBack", "in vain: 1 jobs succeed")},
 	},
 	{
 		Name:      "a stop does not look for orphans",
 		Breaks:    "jobs of a claim whose answer was lost during a stop wait for their leases, as if the worker had died",
 		Invariant: "Interrupted is not failed",
-		Edits: []Edit{{"dispatcher.loop.run", `		if l.reserved.inDoubt(time.Now()) {
+		Edits: []Edit{{"dispatcher.loop.run", `		if l.reserved.mayHaveOrphans(time.Now()) {
 			_ = l.returnOrphans(context.WithoutCancel(ctx))`, `		{`}},
 		Checks: []Check{test("dispatcher", "TestAStopGivesBackTheJobsOfALostAnswer", "want \"pending attempt=0 epoch=2")},
 	},

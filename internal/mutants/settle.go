@@ -90,7 +90,7 @@ var settle = []Mutant{
 		Name:      "what moved is lost",
 		Breaks:    "a success whose job was written since its claim is not stored, and the job runs again",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.store.storeSucceeded", `		case a.stored:`, `		case a.stored, a.place.Valid:`}},
+		Edits:     []Edit{{"dispatcher.store.storeSucceeded", `		case a.stored:`, `		case a.stored, a.rowAt.Valid:`}},
 		Checks:    []Check{test("dispatcher", "TestASuccessIsStoredInItsPlaceOrWhereverItIs/one_has_moved", "settled 2 jobs")},
 	},
 	{
