@@ -242,6 +242,20 @@ func cursorOf(top int64, lows, highs []int64) cursor {
 	return c
 }
 
+// isHole reports whether a position is at a hole.
+func (c cursor) isHole(position int64) bool {
+	_, found := slices.BinarySearchFunc(c.holes, position, func(h hole, position int64) int {
+		switch {
+		case h.high < position:
+			return -1
+		case h.low > position:
+			return 1
+		}
+		return 0
+	})
+	return found
+}
+
 // positions returns how many positions the holes have.
 func (c cursor) positions() (n int64) {
 	for _, h := range c.holes {

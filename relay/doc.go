@@ -60,7 +60,7 @@
 //	relay.go         New, Run; fans wake-ups out to the sinks
 //	config.go        Config
 //	publish.go       publishes to a sink while this process owns it, and waits for the sink's recovery
-//	page.go          sends a page of the log, and decides about messages that are not accepted
+//	delivery.go      sends a page of the log, and decides about messages that are not accepted
 //	unanswered.go    messages without an answer
 //	destinations.go  destinations that accept nothing, and what waits for them
 //	replay.go        publishes past events again
@@ -70,7 +70,8 @@
 //	call.go          calls a sink within a time
 //	shared.go        pages that several sinks of this process read
 //	cursor.go        how far a sink has come, and the holes behind that
-//	event.go         reads the log
+//	log.go           reads pages of the log
+//	event.go         a row of the log
 //	tail.go          Tail: the events as a sink would see them, without one
 //	message.go       the message of an event
 //	route.go         which events are for a sink

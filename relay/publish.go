@@ -404,6 +404,30 @@ func (p *publisher) publishPages(ctx, ours context.Context, o *ownership, most, 
 	return err
 }
 
+// nextPage waits for the next page to publish, from the log or from a replay, and alternates if there are both. more is
+// false once the log has no more.
+func nextPage(found <-chan page, replays <-chan *replayPage, replayed bool) (read page, again *replayPage, more bool) {
+	if replayed {
+		select {
+		case read, more = <-found:
+			return read, nil, more
+		default:
+		}
+	} else {
+		select {
+		case again = <-replays:
+			return page{}, again, true
+		default:
+		}
+	}
+	select {
+	case read, more = <-found:
+		return read, nil, more
+	case again = <-replays:
+		return page{}, again, true
+	}
+}
+
 // follow reads the log from the sink's position.
 func (p *publisher) follow(ctx context.Context, o *ownership, most, pages int, found chan<- page) error {
 	c := o.current()

@@ -9,14 +9,14 @@ import (
 // A Message is what a sink publishes. Its ID is the same on every attempt and after every crash, so a broker or
 // consumer can use it to drop repeats.
 type Message struct {
-	ID          string
+	ID          string // the same in every attempt
 	Destination string // the subject, topic, stream, exchange and routing key, or URL
 	Key         string // "" means in no order
 	ContentType string
-	Headers     []Header // CloudEvents attributes, trace context, the producer's own; must not be changed
-	Body        []byte   // exactly as the producer gave it; must not be changed
-	At          time.Time
-	Position    int64 // in the log; 0 for a message that is not from the log
+	Headers     []Header  // CloudEvents attributes, trace context, the producer's own; must not be changed
+	Body        []byte    // exactly as the producer gave it; must not be changed
+	At          time.Time // when the event was stored, by the database's clock
+	Position    int64     // in the log; 0 for a message that is not from the log
 }
 
 // Header is a header of a message. Names are unique within a message.

@@ -1,0 +1,158 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// page is the result of one look at the log: events at holes first, then newer ones.
+type page struct {
+	events []Event
+	full   bool // more may be available at once
+	// before is the cursor that the page was read from, after the one once all of it is published.
+	before, after cursor
+}
+
+// logReader reads the log.
+type logReader struct {
+	pool     *pgxpool.Pool
+	timeline string  // the origin of the cursor's positions
+	shared   *shared // with other sinks; nil if there are no others
+}
+
+// maxPageBytes is the approximate size of a page; a single event may exceed it.
+const maxPageBytes = 8 << 20
+
+// read returns the events after c that can be published: up to most from holes and up to most newer ones.
+//
+// It looks at the holes with a snapshot that is newer than that of the newer events, and newer than the one that lists
+// the running transactions: see cursor.
+//
+// It reads nothing from another timeline: a failover may have lost positions that the cursor has passed, and events
+// that get those positions now would be skipped.
+func (l logReader) read(ctx context.Context, c cursor, most int) (page, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, errSlow)
+	defer cancel()
+	newer, full, running, err := l.newer(ctx, c, most)
+	if err != nil {
+		return page{}, readFailed(ctx, err)
+	}
+	found := page{before: c, events: newer, full: full}
+	if holes := c.mayBeFilled(running); len(holes) > 0 {
+		late, err := l.atHoles(ctx, holes, most)
+		if err != nil {
+			return page{}, readFailed(ctx, err)
+		}
+		examined := c.top
+		if isFull(late, most) { // holes may have more, which newer ones must not overtake
+			found.events, found.full, examined = nil, true, late[len(late)-1].Position
+		}
+		found.events = append(late, found.events...)
+		c = c.after(positions(late)).looked(running, examined)
+	}
+	found.after = c.past(found.events)
+	return found, nil
+}
+
+// errSlow reports that a read did not finish in time.
+var errSlow = fmt.Errorf("the page has not come in %s", statementTimeout)
+
+func readFailed(ctx context.Context, err error) error {
+	if context.Cause(ctx) == errSlow {
+		err = fmt.Errorf("%w: %w", errSlow, err)
+	}
+	return fmt.Errorf("read the log: %w", err)
+}
+
+// newer returns events after the cursor and whether there may be more. If there are holes, it also returns the running
+// transactions.
+func (l logReader) newer(ctx context.Context, c cursor,
+	most int,
+) (newer []Event, full bool, running snapshot, err error) {
+	if len(c.holes) >= maxHoles {
+		_, running, err = l.look(ctx, c, 0)
+		return nil, false, running, err
+	}
+	if l.shared == nil || most != maxBatch {
+		newer, running, err = l.look(ctx, c, most)
+		return newer, isFull(newer, most), running, err
+	}
+	looked := false
+	newer, full, err = l.shared.newer(ctx, l.timeline, c.top, func() (found []Event, err error) {
+		looked = true
+		found, running, err = l.look(ctx, c, most)
+		return found, err
+	})
+	if err == nil && !looked && len(c.holes) > 0 {
+		_, running, err = l.look(ctx, c, 0)
+	}
+	return newer, full, running, err
+}
+
+// look queries up to most events after the cursor. If there are holes, it then queries the running transactions.
+func (l logReader) look(ctx context.Context, c cursor, most int) (newer []Event, running snapshot, err error) {
+	var batch pgx.Batch
+	batch.Queue("SELECT outbox.timeline()").QueryRow(func(row pgx.Row) error {
+		var timeline string
+		if err := row.Scan(&timeline); err != nil {
+			return err
+		}
+		if timeline != l.timeline {
+			return errTimeline
+		}
+		return nil
+	})
+	if most > 0 {
+		batch.Queue(sqlgen.EventsAfter, c.top, most, maxPageBytes).Query(func(rows pgx.Rows) (err error) {
+			newer, err = events(rows)
+			return err
+		})
+	}
+	if len(c.holes) > 0 {
+		batch.Queue(sqlgen.RunningTransactions).QueryRow(func(row pgx.Row) error {
+			var text string
+			if err := row.Scan(&text); err != nil {
+				return err
+			}
+			running, err = parseSnapshot(text)
+			return err
+		})
+	}
+	if err := errors.Join(l.pool.SendBatch(ctx, &batch).Close(), err); err != nil {
+		return nil, running, err // others would take the events of a failed look, and look again at once, forever
+	}
+	return newer, running, nil
+}
+
+// atHoles returns events that have appeared at holes.
+func (l logReader) atHoles(ctx context.Context, holes []hole, most int) ([]Event, error) {
+	lows, highs := cursor{holes: holes}.bounds()
+	rows, err := l.pool.Query(ctx, sqlgen.EventsAtHoles, lows, highs, most, maxPageBytes)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	return events(rows)
+}
+
+// isFull reports whether a look ended before it had read everything.
+func isFull(found []Event, most int) bool {
+	return len(found) >= most || bytesOf(found) >= maxPageBytes
+}
+
+// number gives a bound to the holes that have none.
+func (l logReader) number(ctx context.Context, c cursor) (cursor, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	xid, err := sqlgen.New(l.pool).NewTransaction(ctx)
+	if err != nil {
+		return c, fmt.Errorf("number the holes: %w", err)
+	}
+	return c.numbered(xid), nil
+}
