@@ -208,7 +208,7 @@ func TestAPromotedJobWhoseKindIsUnavailableIsOfferedToOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.compose(t.Context(), nil, nil)
-		d.process.phase.Store(claiming)
+		d.common.phase.Store(claiming)
 		q := d.queues[engine.DefaultQueue]
 		for away := q.workers.outages.of[tiny{}.Kind()]; !away.Away(false, 0); { // until it is open
 			continue

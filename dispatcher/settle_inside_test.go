@@ -109,9 +109,9 @@ func TestALostLeaseWakesEverybody(t *testing.T) {
 			d.compose(t.Context(), nil, nil)
 			u := new(lost)
 			d.settler.statements.db, d.settler.reporter.db = u, u
-			a := &attempt{job: newJob(tiny{}.Kind(), tenant, 0, key), route: d.process.routes[tiny{}.Kind()], waker: newWaker(), outcome: outcome.Outcome{Status: outbox.Succeeded}}
+			a := &attempt{job: newJob(tiny{}.Kind(), tenant, 0, key), route: d.common.routes[tiny{}.Kind()], waker: newWaker(), outcome: outcome.Outcome{Status: outbox.Succeeded}}
 			d.settler.settle([]*attempt{a})
-			if n := counted(t, d.process.metrics.leasesLost); n != 1 {
+			if n := counted(t, d.common.metrics.leasesLost); n != 1 {
 				t.Fatalf("%v leases are lost, want 1", n)
 			}
 			if len(d.peers.due) != 1 || !a.waker.notified.Load() {

@@ -235,7 +235,7 @@ func TestAStepWakesTheDispatchersForWhatItLeaves(t *testing.T) {
 		o, db := newRig(t)
 		open(t, db, tenant, "mail", "pending", 2)
 		step := func() bool {
-			op, err := o.StartOperation(t.Context(), operator.NewOperation{Act: operator.CancelJobs})
+			op, err := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.CancelJobs})
 			if err != nil {
 				t.Fatal(err)
 			}
