@@ -109,6 +109,7 @@ generate: ## internal/sqlgen from queries/, migrations/ and the list of a job's 
 # To compile sqlc and templ takes four minutes of a core. make check compares what make generate has read and written.
 .PHONY: generated-sum generate-diff
 generated-sum:
+	$(GO) run ./internal/jobcolumns -check
 	$(GO) run ./internal/generated -check
 generate-diff: generate ## generate again, and fail if that changes anything
 	@git diff --exit-code --stat -- internal/sqlgen internal/generated/sums migrations/functions 'console/*_templ.go'

@@ -17,7 +17,6 @@ type delivery struct {
 	*publisher
 	o      *ownership
 	events []Event
-	apart  bool // messages to a destination that accepts nothing wait, and others go on
 
 	rest      []int  // events that are not done, in order
 	done      []bool // accepted, not for this sink, dropped, held, or waiting for a destination
@@ -33,12 +32,12 @@ type delivery struct {
 // those that are not for the sink.
 //
 // A page is published in passes. For each key, a pass ends at the first message that is not accepted. If that one was
-// refused, it and the later messages of its key become jobs; if its destination accepts nothing, and apart is true,
-// they wait; everything else that was not tried goes into the next pass. So no message that becomes a job, or waits, is
-// behind one of its key whose outcome is unknown.
-func send(ctx context.Context, p *publisher, o *ownership, read page, apart bool) error {
+// refused, it and the later messages of its key become jobs; if its destination accepts nothing, they wait; everything
+// else that was not tried goes into the next pass. So no message that becomes a job, or waits, is behind one of its key
+// whose outcome is unknown.
+func send(ctx context.Context, p *publisher, o *ownership, read page) error {
 	d := &delivery{
-		publisher: p, o: o, events: read.events, apart: apart, done: make([]bool, len(read.events)),
+		publisher: p, o: o, events: read.events, done: make([]bool, len(read.events)),
 		rest: make([]int, len(read.events)),
 	}
 	for i := range d.rest {
@@ -65,8 +64,8 @@ func send(ctx context.Context, p *publisher, o *ownership, read page, apart bool
 		destinations.changed = false
 		o.keepMissing(destinations.ages())
 	}
-	if apart && d.failure == nil {
-		o.setShut(o.destinations.outage())
+	if d.failure == nil {
+		o.showShut()
 	}
 	if err := d.store(ctx, read); err != nil {
 		return err
@@ -192,7 +191,7 @@ func (d *delivery) judge(ctx context.Context, m *outgoing, err error, alone bool
 	switch {
 	case isRefused:
 	case isAway && isOfDestination(away.Code):
-		if d.o.destinations.failed(m.Destination) > noDestinationLimit && away.Code == CodeNoDestination {
+		if d.o.destinations.failed(m.Destination, away.Code) > noDestinationLimit {
 			refused = &RefusedError{CodeNoDestination, away.Err}
 			break
 		}
@@ -213,7 +212,7 @@ func (d *delivery) judge(ctx context.Context, m *outgoing, err error, alone bool
 
 // shut handles a message whose destination accepts nothing.
 func (d *delivery) shut(ctx context.Context, m *outgoing, why *failure) {
-	if !d.apart {
+	if d.o.unanswered.isolating { // it does not show that the sink accepts another message
 		d.failure = cmp.Or(d.failure, why)
 		return
 	}

@@ -10,7 +10,10 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
-const noDestinationLimit = time.Hour // before messages to a missing destination are refused
+const (
+	noDestinationLimit = time.Hour // before messages to a missing destination are refused
+	endlessRound       = 24 * time.Hour
+)
 
 // These limit the messages that wait for destinations: all of them are read again in each round. Tests set a lower
 // limit.
@@ -25,21 +28,24 @@ var (
 // A destination that is missing, full or without a leader is an outage of its own, and others go on. The log is
 // published in rounds. In each, one message shows whether the destination accepts messages again. If it does not, the
 // destination is shut for this round: its other messages, and later ones of their keys, are not sent but wait. The
-// cursor passes them, and the one that is stored has holes at their positions:
+// reader passes them, and the cursor that is stored has holes at their positions:
 //
 //	log      1 of A    2 of B, key k    3 of A    4 of C, key k    5 of A
 //	round    sent      sent: B is shut  sent      waits for 2      sent      stored: up to 5, with holes at 2 and 4
 //	round              sent: B accepts            sent                       stored: up to 5
 //
 // A round ends when it is time to try again, and the next one begins with the holes, so what waited is published before
-// newer messages of its key. If too many messages wait, the sink is stopped as in an outage of its broker.
+// newer messages of its key. An outage of the broker does not end a round. If too many messages wait, nothing more is
+// read until the round ends.
 type destinations struct {
 	now     func() time.Time
-	since   map[string]time.Time // since when each has accepted nothing
+	since   map[string]time.Time // since when each has been missing
 	changed bool                 // since was changed since it was last given to the ownership to store
 	retry   backoff.Backoff      // between rounds
+	before  map[string]bool      // those that were shut in the round before and have not accepted a message since
 
 	// These describe the round.
+	ends    time.Time // zero if it has no end, because no destination is shut
 	shut    map[string]bool
 	why     *failure // what the first one of them answered
 	waiting []int64  // positions of the messages that wait
@@ -53,14 +59,19 @@ func (d *destinations) isShut(destination string) bool { return d.shut[destinati
 // isTried reports whether one message has to show whether a destination accepts messages again. Those to a destination
 // that has been missing for too long are all sent, since each of them is refused.
 func (d *destinations) isTried(destination string) bool {
-	since, known := d.since[destination]
-	return known && d.now().Sub(since) <= noDestinationLimit
+	since, missing := d.since[destination]
+	return d.before[destination] && !(missing && d.now().Sub(since) > noDestinationLimit)
 }
 
-// failed records that a destination accepts nothing, and returns for how long it has not. If the record is full, a new
-// destination replaces one whose messages are refused by now, or is not recorded yet. It replaces no other: if a page
-// had more such destinations than the record holds, each would be dropped before its hour is over.
-func (d *destinations) failed(destination string) time.Duration {
+// failed records that a destination accepts nothing, and returns for how long it has been missing; 0 if it is there. If
+// the record is full, a new destination replaces one whose messages are refused by now, or is not recorded yet. It
+// replaces no other: if a page had more missing destinations than the record holds, each would be dropped before its
+// hour is over.
+func (d *destinations) failed(destination, code string) time.Duration {
+	if code != CodeNoDestination {
+		d.found(destination)
+		return 0
+	}
 	since, known := d.since[destination]
 	if known {
 		return d.now().Sub(since)
@@ -75,12 +86,23 @@ func (d *destinations) failed(destination string) time.Duration {
 	return 0
 }
 
+// found records that a destination is not missing.
+func (d *destinations) found(destination string) {
+	if _, was := d.since[destination]; was {
+		delete(d.since, destination)
+		d.changed = true
+	}
+}
+
 // shuts records that messages to a destination wait for the next round.
 func (d *destinations) shuts(destination string, why *failure) {
 	if d.shut == nil {
 		d.why = why
 	}
 	d.shut = with(d.shut, destination)
+	if d.ends.IsZero() {
+		d.ends = time.Now().Add(d.retry.Next())
+	}
 }
 
 // wait records that an event waits, and returns false if too many do.
@@ -97,37 +119,41 @@ func (d *destinations) wait(e *Event) bool {
 // isBehind reports whether an event of the same key waits.
 func (d *destinations) isBehind(e *Event) bool { return d.keys.has(e) }
 
-// reached records that a message to a destination was accepted, and reports whether it accepted nothing before.
+// reached records that a message to a destination was accepted, and reports whether it was shut in the round before.
 func (d *destinations) reached(destination string) bool {
-	_, was := d.since[destination]
-	if was {
-		delete(d.since, destination)
-		d.changed = true
-		d.retry.Reset()
-	}
+	d.found(destination)
+	was := d.before[destination]
+	delete(d.before, destination)
 	return was
 }
 
-// endRound makes all destinations be tried again.
-func (d *destinations) endRound() {
-	if d.shut == nil {
-		d.retry.Reset()
+// untilEnd returns how long the round still lasts.
+func (d *destinations) untilEnd() time.Duration {
+	if d.ends.IsZero() {
+		return endlessRound
 	}
-	d.shut, d.why, d.waiting, d.bytes, d.keys = nil, nil, nil, 0, nil
+	return time.Until(d.ends)
 }
 
-// outage returns why and since when destinations are shut, or nil if none is.
-func (d *destinations) outage() *away {
-	if d.shut == nil {
-		return nil
+// isOver reports whether the round has ended.
+func (d *destinations) isOver() bool { return !d.ends.IsZero() && !time.Now().Before(d.ends) }
+
+// endRound begins a round in which all destinations are tried. Rounds become longer while one of them has accepted
+// nothing in two of them.
+func (d *destinations) endRound() {
+	if len(d.before) == 0 {
+		d.retry.Reset()
 	}
-	oldest := d.now()
-	for destination := range d.shut {
-		if since, known := d.since[destination]; known && since.Before(oldest) {
-			oldest = since
-		}
+	*d = destinations{now: d.now, since: d.since, changed: d.changed, retry: d.retry, before: d.shut}
+	if len(d.before) > 0 {
+		d.ends = time.Now().Add(d.retry.Next())
 	}
-	return newAway(oldest, d.why)
+}
+
+// outage returns why destinations are shut, or nil if none is. Until a round has shown that those of the round before
+// accept messages, known is false.
+func (d *destinations) outage() (why *failure, known bool) {
+	return d.why, d.why != nil || len(d.before) == 0
 }
 
 // load restores what the previous owner stored.
@@ -145,7 +171,7 @@ func (d *destinations) load(missing string) error {
 	return nil
 }
 
-// ages returns what load restores: for how many seconds each destination has accepted nothing. Names are quoted as in
+// ages returns what load restores: for how many seconds each destination has been missing. Names are quoted as in
 // Go, so that every database can store them.
 func (d *destinations) ages() string {
 	ages := make(map[string]float64, len(d.since))

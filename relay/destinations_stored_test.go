@@ -15,7 +15,7 @@ func TestMissingDestinationsAreHandedOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		first.failed(name)
+		first.failed(name, CodeNoDestination)
 	}
 	now = now.Add(59 * time.Minute)
 	if err := next.load(first.ages()); err != nil {
@@ -23,7 +23,7 @@ func TestMissingDestinationsAreHandedOn(t *testing.T) {
 	}
 	now = now.Add(2 * time.Minute)
 	for _, name := range names {
-		if since := next.failed(name).Round(time.Second); since != 61*time.Minute {
+		if since := next.failed(name, CodeNoDestination).Round(time.Second); since != 61*time.Minute {
 			t.Errorf("%q is missing for %v, want 61 minutes", name, since)
 		}
 		next.changed = false

@@ -178,3 +178,60 @@ func TestABrokerComesBackWithoutADestination(t *testing.T) {
 	sink.now(takesAll)
 	sink.awaitKey(t, "k", "1")
 }
+
+// A message that breaks the broker is found although others wait for a destination: it is refused, and the sink goes
+// on.
+func TestAMessageThatBreaksTheBrokerIsFoundBesideAnOutage(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &picky{refuses: func(m relay.Message) error {
+		if bad(m) {
+			return errors.New("connection reset")
+		}
+		return takesNothing(relay.CodeFull)(m)
+	}}
+	publish(t, db, "gone", "k", "1", "2")
+	publish(t, db, "there", "a", "1", "bad", "3")
+	publish(t, db, "there", "b", "4")
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 100*time.Millisecond) })
+	sink.awaitKey(t, "b", "4")
+	time.Sleep(2 * time.Second)
+	publish(t, db, "there", "b", "5")
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 2 },
+		func() string { return "the message and the one behind it are held" })
+	publish(t, db, "there", "b", "6")
+	sink.awaitKey(t, "b", "4", "5", "6")
+	if n := len(sink.ofKey("k")); n != 0 {
+		t.Errorf("%d messages of the full destination are published", n)
+	}
+	sink.now(takesAll)
+	sink.awaitKey(t, "k", "1", "2")
+}
+
+// That a destination was full for more than an hour does not count when it is missing for a moment.
+func TestADestinationThatWasFullIsNotMissingForAnHour(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var ahead atomic.Int64
+	sink := &picky{refuses: takesNothing(relay.CodeFull)}
+	publish(t, db, "gone", "k", "1")
+	start(t, db, sink, func(c *relay.Config) {
+		c.SetOutage(20*time.Millisecond, 100*time.Millisecond)
+		c.SetClock(func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
+	})
+	code := func(want string) {
+		t.Helper()
+		waitFor(t, func() bool { return ask[string](t, db, `SELECT coalesce(away_code, '') FROM outbox.sinks`) == want },
+			func() string { return "the sink shows the code " + want })
+	}
+	code(relay.CodeFull)
+	ahead.Store(int64(2 * time.Hour))
+	sink.now(takesNothing(relay.CodeNoDestination))
+	code(relay.CodeNoDestination)
+	twoBeats(t, db)
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`); n != 0 {
+		t.Errorf("%d messages are refused", n)
+	}
+	sink.now(takesAll)
+	sink.awaitKey(t, "k", "1")
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -69,10 +70,9 @@ type away struct {
 	code, message string
 }
 
-// isOfBroker reports whether code, if it is not "", is why a broker accepts nothing.
-func isOfBroker(code string) bool {
-	return code != "" && code != CodeHoles && code != CodeReplay && !isOfDestination(code)
-}
+// mayLast reports whether the broker has a part in an outage of the previous owner; the next one finds out for itself
+// about others.
+func mayLast(code string) bool { return code != "" && code != CodeHoles && code != CodeReplay }
 
 func newAway(since time.Time, why *failure) *away {
 	return &away{since, why.code, pgvalue.Text(why.err.Error(), maxReason)}
@@ -146,7 +146,7 @@ func (p *publisher) take(ctx context.Context) (_ *ownership, err error) {
 		destinations: destinations{now: p.config.now, retry: p.config.outage},
 		held:         held{jobs: map[[16]byte]heldJob{}, keys: map[tenantKey]int{}},
 	}
-	if isOfBroker(row.AwayCode) { // otherwise this owner finds out for itself
+	if mayLast(row.AwayCode) {
 		since := time.Now().Add(-time.Duration(row.AwayFor * float64(time.Second)))
 		o.away = &away{since, row.AwayCode, row.AwayMessage}
 	}
@@ -257,13 +257,26 @@ func (o *ownership) keepMissing(missing string) {
 	o.poke()
 }
 
-// setShut makes maintain store which destinations accept nothing, while the sink goes on with others; nil means that
-// there are none.
-func (o *ownership) setShut(why *away) {
+// showShut makes maintain store whether destinations accept nothing, while the sink goes on with others.
+func (o *ownership) showShut() {
+	why, known := o.destinations.outage()
 	was := o.outage()
-	if why != nil || was != nil && isOfDestination(was.code) {
-		o.setOutage(why)
+	before := was != nil && isOfDestination(was.code)
+	switch {
+	case why == nil && known && before:
+		o.setOutage(nil)
+	case why != nil && before:
+		if now := newAway(was.since, why); *now != *was {
+			o.setOutage(now)
+		}
+	case why != nil:
+		o.setOutage(newAway(time.Now(), why))
 	}
+}
+
+// unread returns the cursor from which the log is read on: it has no holes where messages wait for destinations.
+func (o *ownership) unread() cursor {
+	return o.current().after(slices.Sorted(slices.Values(o.destinations.waiting)))
 }
 
 // outage returns why and since when the sink is stopped, or nil if it is not.

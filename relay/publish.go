@@ -126,7 +126,7 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 //
 // An outage that the previous owner met goes on until the sink accepts a message; the first attempt comes at once.
 func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
-	if why := o.outage(); why != nil {
+	if why := o.outage(); why != nil && !isOfDestination(why.code) {
 		was := &failure{code: why.code, err: errors.New(why.message)}
 		if err := p.awaitRecovery(ctx, ours, o, was, why.since); err != nil {
 			return err
@@ -140,6 +140,10 @@ func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 			p.replayAlone(ctx, ours, o)
 			continue
 		}
+		if o.destinations.isOver() {
+			o.destinations.endRound()
+			o.showShut()
+		}
 		pages := 1
 		if p.most == maxBatch {
 			pages = 0
@@ -148,6 +152,10 @@ func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 		var failure *failure
 		switch {
 		case errors.Is(err, errUnfinished):
+		case errors.As(err, &failure) && isOfDestination(failure.code):
+			if err := p.awaitRound(ctx, o, failure); err != nil {
+				return err
+			}
 		case errors.As(err, &failure):
 			if failure.unknown {
 				p.most = max(1, failure.messages/2)
@@ -194,6 +202,21 @@ func (p *publisher) replayAlone(ctx, ours context.Context, o *ownership) {
 	}
 }
 
+// awaitRound waits until the round ends, because too many messages wait for destinations.
+func (p *publisher) awaitRound(ctx context.Context, o *ownership, failure *failure) error {
+	p.logStopped(ctx, failure)
+	since := time.Now()
+	if was := o.outage(); was != nil {
+		since = was.since
+	}
+	o.setOutage(newAway(since, failure))
+	if err := p.rest(ctx, time.Until(o.destinations.ends), failure); err != nil {
+		return err
+	}
+	o.destinations.endRound()
+	return nil
+}
+
 // awaitRecovery waits until the sink accepts messages again. It tries with one message, then with ten. If it is ended
 // before, the stored outage passes to the next owner. An outage of the previous owner has a time since when it lasts,
 // and the first attempt comes at once.
@@ -212,7 +235,7 @@ func (p *publisher) awaitRecovery(ctx, ours context.Context, o *ownership, failu
 		if err := o.awaitPause(ctx, false); err != nil {
 			return err
 		}
-		err := p.probeWithMessages(ctx, ours, o, failure)
+		err := p.probeWithMessages(ctx, ours, o)
 		switch next := failure; {
 		case err == nil:
 			o.setOutage(nil)
@@ -257,14 +280,11 @@ func (p *publisher) logStopped(ctx context.Context, failure *failure) {
 	}
 }
 
-// probeWithMessages probes whether the sink can be published to, and publishes a little. A destination that accepts
-// nothing does not stop the sink; where too many messages wait for destinations, as was says, it publishes a round.
-func (p *publisher) probeWithMessages(ctx, ours context.Context, o *ownership, was *failure) error {
+// probeWithMessages probes whether the sink can be published to, and publishes a little. It does not fail because too
+// many messages wait for destinations.
+func (p *publisher) probeWithMessages(ctx, ours context.Context, o *ownership) error {
 	if err := p.probe(ctx); err != nil {
 		return failureOf(err)
-	}
-	if isOfDestination(was.code) {
-		return p.publishPages(ctx, ours, o, p.most, 0)
 	}
 	o.unanswered.probed = true
 	defer func() { o.unanswered.probed = false }()
@@ -300,7 +320,7 @@ func (p *publisher) tryAnother(ctx, ours context.Context, o *ownership) error {
 		return nil
 	}
 	unanswered.isolating = true
-	err = send(ours, p, o, found, false)
+	err = send(ours, p, o, found)
 	unanswered.isolating = false
 	unanswered.others++
 	return err
@@ -312,7 +332,7 @@ func (p *publisher) tryAnother(ctx, ours context.Context, o *ownership) error {
 func (p *publisher) readAnother(ctx context.Context, o *ownership) (page, error) {
 	events := logReader{p.pool, o.timeline, nil} // nobody else reads so far ahead
 	began := time.Now()
-	first, err := events.read(ctx, o.current(), p.inTime)
+	first, err := events.read(ctx, o.unread(), p.inTime)
 	if err != nil {
 		return page{}, err
 	}
@@ -347,29 +367,29 @@ func (p *publisher) readAnother(ctx context.Context, o *ownership) (page, error)
 }
 
 // publishPages publishes pages of the log one after the other, reading the next one meanwhile. It publishes up to pages
-// pages, or with 0 a round: it goes on until ctx ends, the sink is paused, or it is time to try destinations again that
-// accept nothing. It then finishes the page in progress.
+// pages, or with 0 goes on until ctx ends, the sink is paused, or the round of destinations ends. It then finishes the
+// page in progress.
 func (p *publisher) publishPages(ctx, ours context.Context, o *ownership, most, pages int) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	defer o.destinations.endRound()
-	var endRound *time.Timer
 	found := make(chan page, 1)
 	ended := make(chan error, 1)
+	from := o.unread()
 	go func() {
 		defer close(found)
-		ended <- p.follow(ctx, o, most, pages, found)
+		ended <- p.follow(ctx, o, from, most, pages, found)
 	}()
+	var replays chan *replayPage
+	round := time.AfterFunc(endlessRound, stop)
+	defer round.Stop()
 	if pages == 0 {
 		go func() {
 			if o.awaitPause(ctx, true) == nil {
 				stop()
 			}
 		}()
-	}
-	var replays chan *replayPage
-	if pages == 0 {
 		replays = o.replays
+		round.Reset(o.destinations.untilEnd())
 	}
 	var err error
 	for replayed := false; ; {
@@ -386,11 +406,10 @@ func (p *publisher) publishPages(ctx, ours context.Context, o *ownership, most, 
 		}
 		live := o.isLive()
 		if live {
-			err = send(ours, p, o, next, pages == 0)
+			err = send(ours, p, o, next)
 		}
-		if o.destinations.shut != nil && endRound == nil {
-			endRound = time.AfterFunc(o.destinations.retry.Next(), stop)
-			defer endRound.Stop()
+		if pages == 0 {
+			round.Reset(o.destinations.untilEnd())
 		}
 		// Pages that were already read are read again, including this one if it was not sent: if the sink became live
 		// again by now, the next page would make the cursor pass this one.
@@ -428,9 +447,8 @@ func nextPage(found <-chan page, replays <-chan *replayPage, replayed bool) (rea
 	}
 }
 
-// follow reads the log from the sink's position.
-func (p *publisher) follow(ctx context.Context, o *ownership, most, pages int, found chan<- page) error {
-	c := o.current()
+// follow reads the log from c on.
+func (p *publisher) follow(ctx context.Context, o *ownership, c cursor, most, pages int, found chan<- page) error {
 	events := logReader{p.pool, o.timeline, p.shared}
 	var numbered time.Time
 	waited := false // for open transactions

@@ -16,12 +16,18 @@ import (
 
 const sumsFile = "internal/generated/sums"
 
-// patterns match what make generate reads and writes.
-var patterns = []string{
-	"sqlc.yaml", "tools/sqlc.mod", "tools/templ.mod", "internal/jobcolumns/*.go",
-	"queries/*.sql", "migrations/*.sql", "migrations/functions/*.sql", "internal/sqlgen/*.go",
-	"console/*.templ", "console/*_templ.go",
-}
+// These match what make generate reads and what it writes.
+var (
+	inputs = []string{
+		"sqlc.yaml", "tools/sqlc.mod", "tools/templ.mod", "internal/jobcolumns/*.go",
+		"queries/*.sql", "migrations/*.sql", "migrations/functions/*.sql", "console/*.templ",
+	}
+	outputs = []string{"internal/sqlgen/*.go", "console/*_templ.go"}
+)
+
+// allInputs is the name under which the hash of all inputs stands. Two branches that change different inputs conflict
+// in it, as they must: what each has generated is not of the other's.
+const allInputs = "all inputs"
 
 func main() {
 	check := flag.Bool("check", false, "only report which files have changed since make generate")
@@ -56,8 +62,27 @@ func run(root string, check bool) error {
 	return nil
 }
 
-// sum returns the hash of each file.
+// sum returns the hash of each file, and that of all inputs.
 func sum(root string) (map[string]string, error) {
+	sums, err := sumOf(root, inputs)
+	if err != nil {
+		return nil, err
+	}
+	all := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		fmt.Fprintf(all, "%s %s\n", sums[name], name)
+	}
+	written, err := sumOf(root, outputs)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(sums, written)
+	sums[allInputs] = fmt.Sprintf("%x", all.Sum(nil))
+	return sums, nil
+}
+
+// sumOf returns the hash of each file that matches one of the patterns.
+func sumOf(root string, patterns []string) (map[string]string, error) {
 	sums := map[string]string{}
 	for _, pattern := range patterns {
 		files, err := filepath.Glob(filepath.Join(root, pattern))

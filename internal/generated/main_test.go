@@ -20,7 +20,7 @@ func TestWhatHasChangedIsNamed(t *testing.T) {
 		}
 	}
 	put(sumsFile, "")
-	for _, pattern := range patterns {
+	for _, pattern := range append(inputs, outputs...) {
 		put(strings.ReplaceAll(pattern, "*", "one"), pattern)
 	}
 	if err := run(root, false); err != nil {
@@ -45,7 +45,7 @@ func TestWhatHasChangedIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	put("migrations/functions/two.sql", "another")
-	check("console/two_templ.go", "internal/sqlgen/one.go", "migrations/functions/one.sql", "migrations/functions/two.sql", "queries/one.sql")
+	check("all inputs", "console/two_templ.go", "internal/sqlgen/one.go", "migrations/functions/one.sql", "migrations/functions/two.sql", "queries/one.sql")
 	if err := run(root, false); err != nil {
 		t.Fatal(err)
 	}

@@ -694,8 +694,12 @@ func (s *Scheduler) Failed(keyed bool, shares []Share, front bool, took time.Dur
 	}
 }
 
-// SurveyFailed notes a failed survey, as Failed notes a failed claim.
+// SurveyFailed notes a failed survey, as Failed notes a failed claim. The next one does not ask again what may have
+// been too much for it: the poll finds jobs that were locked.
 func (s *Scheduler) SurveyFailed(searched bool, took time.Duration) {
+	for _, c := range s.plain.sorted {
+		c.asks = false
+	}
 	if searched {
 		s.failure = func(away bool) { s.search.fail(time.Now(), took, away); s.searched = false }
 	}

@@ -366,6 +366,24 @@ func TestWhatIsLockedIsLookedAtAgain(t *testing.T) {
 	}
 }
 
+// A survey that is too slow because of what it asks is not repeated as it was: before the next claim there would be no
+// other.
+func TestASurveyThatHasFailedAsksNoMore(t *testing.T) {
+	s, now := New(64), time.Now()
+	s.since = pgtype.Timestamptz{Time: now, Valid: true}
+	c := s.plain.get(Flow{Tenant: outbox.RootTenant})
+	c.state = due
+	p := s.Plan(now, roomFor(100), nil)
+	s.Claimed(false, p.Plain, got(p.Plain, 0), Extent{Front: true}, now)
+	if tenants, _, _ := s.Asked(); len(tenants) != 1 {
+		t.Fatalf("the next survey asks about %v, want the root tenant", tenants)
+	}
+	s.SurveyFailed(false, time.Second)
+	if tenants, _, _ := s.Asked(); len(tenants) != 0 {
+		t.Errorf("the survey after it asks about %v again", tenants)
+	}
+}
+
 // A claim gets none of the jobs of a flow that were due, and cannot tell whether they were locked. The next survey
 // asks. While it finds one left, the flow is looked at after 5 ms, 10 ms and so on, whatever else becomes due or is
 // claimed meanwhile; when it finds none, another process had them, and the cursor passes what is not for this process.
