@@ -43,6 +43,7 @@ func send(ctx context.Context, p *publisher, o *ownership, read page) error {
 	for i := range d.rest {
 		d.rest[i] = i
 	}
+	o.destinations.limit()
 	for again := true; again && d.failure == nil; {
 		if !o.isOurs() {
 			return errLapsed

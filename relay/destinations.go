@@ -145,7 +145,11 @@ func (d *destinations) endRound() {
 		d.retry.Reset()
 	}
 	*d = destinations{now: d.now, since: d.since, changed: d.changed, retry: d.retry, before: d.shut}
-	if len(d.before) > 0 {
+}
+
+// limit gives the round an end once its first page was read: one that ends before that would try nothing.
+func (d *destinations) limit() {
+	if d.ends.IsZero() && len(d.before) > 0 {
 		d.ends = time.Now().Add(d.retry.Next())
 	}
 }
