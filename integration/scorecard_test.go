@@ -165,7 +165,7 @@ func breaksInvariant(t *testing.T, dir string) bool {
 
 const (
 	rowTakes  = 45 * time.Second // more than most rows take on a slow machine
-	leastTime = 2 * time.Minute  // for the scorecard, even if the deadline has passed
+	leastTime = 80 * time.Second // for the scorecard, even if the deadline has passed
 )
 
 // deadline returns when the scorecard must end; zero means never.

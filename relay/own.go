@@ -70,9 +70,10 @@ type away struct {
 	code, message string
 }
 
-// mayLast reports whether the broker has a part in an outage of the previous owner; the next one finds out for itself
-// about others.
-func mayLast(code string) bool { return code != "" && code != CodeHoles && code != CodeReplay }
+// mayLast reports whether an outage of the previous owner stops the next one, which finds out for itself about others.
+func mayLast(code string) bool {
+	return code != "" && code != CodeHoles && code != CodeReplay && !isOfDestination(code)
+}
 
 func newAway(since time.Time, why *failure) *away {
 	return &away{since, why.code, pgvalue.Text(why.err.Error(), maxReason)}

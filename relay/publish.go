@@ -126,7 +126,7 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 //
 // An outage that the previous owner met goes on until the sink accepts a message; the first attempt comes at once.
 func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
-	if why := o.outage(); why != nil && !isOfDestination(why.code) {
+	if why := o.outage(); why != nil {
 		was := &failure{code: why.code, err: errors.New(why.message)}
 		if err := p.awaitRecovery(ctx, ours, o, was, why.since); err != nil {
 			return err
