@@ -62,7 +62,7 @@ func (p *publication) transactOnce(ctx context.Context, r *run) (again *run) {
 			p.end(i, err)
 		}
 	}
-	// A message that the transaction had, and that is not stored because a later one of its key was not, is away like it.
+	// A message that is not stored because a later one of its key found the topic away has the same outcome.
 	for _, i := range again.of {
 		if away, ok := errors.AsType[*relay.UnavailableError](p.failed[p.batch[i].Key]); ok {
 			p.outcomes[i] = away
