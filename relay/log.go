@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -131,25 +130,16 @@ func (l logReader) look(ctx context.Context, c cursor, most int) (newer []Event,
 	return newer, running, nil
 }
 
-// atHoles returns events that have appeared at holes. It looks at a part of the holes at a time: the statement looks at
-// all that it is given, and when messages wait for a destination there is an event at each.
-func (l logReader) atHoles(ctx context.Context, holes []hole, most int) (late []Event, err error) {
-	for part := range slices.Chunk(holes, maxBatch) {
-		lows, highs := cursor{holes: part}.bounds()
-		rows, err := l.pool.Query(ctx, sqlgen.EventsAtHoles, lows, highs, most-len(late), maxPageBytes-bytesOf(late))
-		if err != nil {
-			return nil, err
-		}
-		found, err := events(rows)
-		rows.Close()
-		if err != nil {
-			return nil, err
-		}
-		if late = append(late, found...); isFull(late, most) {
-			break
-		}
+// atHoles returns events that have appeared at holes. One statement looks at all of them: with a second one, and so a
+// newer snapshot, a later event of a key could be seen at a higher hole, and the one before it not at a lower one.
+func (l logReader) atHoles(ctx context.Context, holes []hole, most int) ([]Event, error) {
+	lows, highs := cursor{holes: holes}.bounds()
+	rows, err := l.pool.Query(ctx, sqlgen.EventsAtHoles, lows, highs, most, maxPageBytes)
+	if err != nil {
+		return nil, err
 	}
-	return late, nil
+	defer rows.Close()
+	return events(rows)
 }
 
 // isFull reports whether a look ended before it had read everything.
