@@ -21,7 +21,7 @@ import (
 func Upgrade() Row {
 	return Row{
 		Name: "U1", Title: "Two releases side by side",
-		Fault: "kill -9 of a random worker every second, whose replacement may be of the other build, and of the relay of either build every two", Tiers: both,
+		Fault: "kill -9 of a random worker every second, whose replacement may be of the other build, and every two of the relay that owns the sink, which the relay of the other build then owns", Tiers: both,
 		run: upgrade, direct: true,
 		Workload: "4,000 jobs (S: 200,000) from 4 producers that retry to 4 workers, and events of 50 keys to 2 relays; half of the workers and relays, and one of two servers (roles api and reap), are of the previous release, which created the schema; this build migrated it",
 		Pass: jobsSafe + "; every order acknowledged by the end; " + eventsSafe +
@@ -66,7 +66,7 @@ func upgrade(ctx context.Context, r *Run) error {
 			fault.Beat{Kind: "kill", Every: time.Second, Targets: workers},
 			fault.Beat{Kind: relayKilled, Every: 2 * time.Second}), acts{
 			"kill":      func(ctx context.Context, p fault.Planned) error { return c.replace(ctx, p.Target) },
-			relayKilled: func(context.Context, fault.Planned) error { return relays.replace() },
+			relayKilled: func(ctx context.Context, _ fault.Planned) error { return relays.replace(ctx) },
 		})
 	}
 	wasted, err := f.run(ctx, r)
@@ -106,35 +106,61 @@ func (r *Run) expectBoth(ctx context.Context, jobs int) error {
 
 const relayKilled = "kill -9 relay"
 
-// upgradeRelays are a relay of each build, one of which owns the sink.
+// upgradeRelays are a relay of each build, one of which owns the sink. The first is of the release before.
 type upgradeRelays struct {
 	run     *Run
 	all     [2]*child.Process
-	started int
+	started [2]int
 }
 
 // relaysOfBoth starts a relay of each build.
 func (r *Run) relaysOfBoth() (*upgradeRelays, error) {
 	u := &upgradeRelays{run: r}
-	return u, errors.Join(u.start(), u.start())
+	return u, errors.Join(u.start(0), u.start(1))
 }
 
-// start starts a relay: those with odd numbers are of the release before, and each second one is.
-func (u *upgradeRelays) start() (err error) {
-	i := u.started % len(u.all)
-	u.started++
-	u.all[i], err = u.run.relay(fmt.Sprint("relay", u.started), "VERIFY_SINKS=s=ledger", "OUTBOX_LEASE_TTL=1s")
+// start starts a relay of a build, by the number in its name (programOf).
+func (u *upgradeRelays) start(build int) (err error) {
+	number := 2*u.started[build] + build + 1
+	u.started[build]++
+	u.all[build], err = u.run.relay(fmt.Sprint("relay", number), "VERIFY_SINKS=s=ledger", "OUTBOX_LEASE_TTL=1s")
 	return err
 }
 
-// replace kills the relays of the two builds in turn, so that the sink passes from one build to the other each time.
-func (u *upgradeRelays) replace() error {
-	oldest := u.all[u.started%len(u.all)]
-	u.run.Faults.Begin(relayKilled, oldest.Name)()
-	if err := oldest.Kill9(); err != nil {
+// replace kills the relay that owns the sink, and starts another of its build when the one of the other build has
+// published: two that wait for the lease would compete for it, and one build might never own the sink.
+func (u *upgradeRelays) replace(ctx context.Context) error {
+	owner, err := u.publisher(ctx, 0, 0)
+	if err != nil {
 		return err
 	}
-	return u.start()
+	build := slices.IndexFunc(u.all[:], func(p *child.Process) bool { return p.PID() == owner })
+	if build < 0 {
+		return fmt.Errorf("process %d owns the sink, which is none of the two relays", owner)
+	}
+	u.run.Faults.Begin(relayKilled, u.all[build].Name)()
+	if err := u.all[build].Kill9(); err != nil {
+		return err
+	}
+	published, err := u.run.Number(ctx, `SELECT sum(published) FROM outbox.sinks`)
+	if err != nil {
+		return err
+	}
+	if _, err := u.publisher(ctx, owner, published); err != nil {
+		return err
+	}
+	return u.start(build)
+}
+
+// publisher waits until more messages than the given number are published and a process other than the one that was
+// killed owns the sink, and returns its number.
+func (u *upgradeRelays) publisher(ctx context.Context, killed, published int) (owner int, err error) {
+	err = u.run.Await(ctx, patience, "a relay to publish", func(ctx context.Context) (bool, error) {
+		owner, err = u.run.Number(ctx, `SELECT coalesce(max((regexp_match(owner, '-(\d+)-[0-9a-f]{8}$'))[1]::int), 0)
+			FROM outbox.sinks WHERE published > $1`, published)
+		return owner != 0 && owner != killed, err
+	})
+	return owner, err
 }
 
 // expectPublished checks that the relays of both builds together published every event in order, and that each build
