@@ -38,6 +38,7 @@ type claimer struct {
 type claimStatements interface {
 	SurveyQueue(context.Context, sqlgen.SurveyQueueParams) ([]sqlgen.SurveyQueueRow, error)
 	ReturnOrphans(context.Context, sqlgen.ReturnOrphansParams) (int64, error)
+	FindUnreached(context.Context, sqlgen.FindUnreachedParams) ([]sqlgen.FindUnreachedRow, error)
 }
 
 // claimStatement is [claims], or a test's.
@@ -86,13 +87,13 @@ func (c *claimer) claim(ctx context.Context, p scheduler.Plan, within *usage) (n
 func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, within *usage) *claimBatch {
 	started, shares := time.Now(), plan.Shares(keyed)
 	r := claimRequest{
-		keyed: keyed, shares: shares, kinds: plan.Kinds, room: plan.Room(shares), probe: plan.Probe,
+		keyed: keyed, shares: shares, kinds: plan.Kinds, room: plan.Room(shares), aside: plan.Aside,
 		limits: within != nil,
-		front:  plan.Probe || c.sched.AtFront(keyed, started), frontAt: c.sched.Front(keyed),
+		front:  plan.Aside || c.sched.AtFront(keyed, started), frontAt: c.sched.Front(keyed),
 	}
 	var offers map[outbox.ID][]offer
 	if keyed {
-		offers = c.keyed.aim(&r, plan.Probe)
+		offers = c.keyed.aim(&r, plan.Aside)
 	}
 	// A claim that is cut off may have committed, and its jobs would wait for their leases to lapse. So a stop lets the
 	// statement finish.
@@ -107,13 +108,13 @@ func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, wi
 	took := b.ended.Sub(started)
 	switch {
 	case b.err != nil:
-		if !plan.Probe {
+		if !plan.Aside {
 			c.sched.Failed(keyed, shares, r.front, took)
 		}
 		c.keyed.putBack(offers)
 		c.keyed.lookahead = min(c.keyed.lookahead, maxBatch) // it may have looked at too many
 		return b
-	case plan.Probe:
+	case plan.Aside:
 		return b
 	}
 	b.offers, b.extent = offers, scheduler.Extent{Front: r.front, Took: took, Looked: len(b.claimed)}
@@ -128,7 +129,7 @@ func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, wi
 // learn notes how far a claim came, once its jobs are really ours.
 func (c *claimer) learn(b *claimBatch) {
 	r := b.request
-	if r.probe {
+	if r.aside {
 		return
 	}
 	if len(r.offered) > 0 {
@@ -252,7 +253,7 @@ func (c *claimer) attribute(claimed []*attempt, now time.Time) {
 	for _, a := range claimed {
 		a.arrived = now
 		if !a.returned && a.route.many == nil {
-			a.tenant = c.sched.Tenant(a.job.Tenant, now)
+			a.tenant = c.sched.Tenant(a.job.Tenant)
 			a.tenant.InHand.Add(1)
 		}
 	}

@@ -99,8 +99,9 @@ func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool)
 	d.composeParts(pool, sqlgen.New(extending))
 	d.recorder = d.newRecorder(func(a report.Owner) { d.settler.ended <- a.(*attempt) })
 	d.queues = make(map[string]*loop, len(d.config.Queues))
+	statements := loopStatements{d.db, pool, make(chan struct{}, 1)}
 	for name, config := range d.config.Queues {
-		d.queues[name] = d.composeQueue(name, cmp.Or(config.Concurrency, defaultConcurrency), pool)
+		d.queues[name] = d.composeQueue(name, cmp.Or(config.Concurrency, defaultConcurrency), statements)
 	}
 }
 
@@ -130,7 +131,7 @@ func (d *Dispatcher) newRecorder(onDone func(report.Owner)) *report.Recorder {
 	})
 }
 
-func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Pool) *loop {
+func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatements) *loop {
 	p := d.common
 	c := &capacity{
 		waker: newWaker(), concurrency: concurrency, claimBytes: p.claimBytes,
@@ -142,8 +143,8 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Po
 		handlers: d.callerPool,
 	}
 	return newLoop(&claimer{
-		common: p, queue: name, db: d.db, claims: claims,
-		limiter:  &limiter{common: p, queue: name, capacity: c, pool: pool},
+		common: p, queue: name, db: db, claims: claims,
+		limiter:  &limiter{common: p, queue: name, capacity: c, pool: db.pool},
 		capacity: c, sched: scheduler.New(concurrency), keyed: newKeyedClaims(), workers: w, batches: newBatches(w),
 		reserved: &reserved{common: p, capacity: c, workers: w, leases: d.leases, claims: claims},
 		leases:   d.leases, promoter: d.promoter, peers: d.peers,

@@ -1,17 +1,20 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"math"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -34,10 +37,13 @@ type loop struct {
 	// Only the loop uses the following fields.
 	claimed       int // by the last drain
 	nextClaimMost int // jobs that the next claim may ask for
+
+	searching   sync.WaitGroup
+	searchEnded chan searchAnswer // of the last search; has room for one
 }
 
 func newLoop(c *claimer) *loop {
-	l := &loop{claimer: c, nextClaimMost: firstBatch}
+	l := &loop{claimer: c, nextClaimMost: firstBatch, searchEnded: make(chan searchAnswer, 1)}
 	l.pace.ownFinds.Store(true)
 	return l
 }
@@ -50,6 +56,7 @@ func (l *loop) run(ctx context.Context) {
 	tick := time.NewTicker(staleAfter / 2)
 	defer tick.Stop()
 	l.tick = tick.C
+	defer l.searching.Wait()
 	defer func() { // the stop may come in the middle of an outage
 		l.reserved.close()
 		if l.reserved.mayHaveOrphans(time.Now()) {
@@ -80,8 +87,14 @@ func (l *loop) run(ctx context.Context) {
 			if !waitAtMost(ctx, retry.Next(), l.capacity.wake) { // a listener that is back pokes the queue
 				return
 			}
-			away := l.returnOrphans(ctx) != nil // if so small a statement fails, too
-			l.sched.ChargeFailure(away)
+			switch {
+			case l.returnOrphans(ctx) != nil: // if so small a statement fails, too
+				l.sched.ChargeFailure(scheduler.Away)
+			case pgsession.IsRefusal(err):
+				l.sched.ChargeFailure(scheduler.Refused)
+			default:
+				l.sched.ChargeFailure(scheduler.TooMuch)
+			}
 			l.sched.Woken()
 			next, err = l.drain(ctx)
 		}
@@ -114,7 +127,8 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 		if l.capacity.notified.Swap(false) || l.pollAfter(time.Now()) == 0 {
 			l.sched.Woken()
 		}
-		if err := l.probeKinds(ctx); err != nil {
+		l.search(ctx)
+		if err := cmp.Or(l.claimFound(ctx), l.probeKinds(ctx)); err != nil {
 			return 0, err
 		}
 		plan := l.plan()
@@ -140,8 +154,9 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 			l.nextClaimMost = max(l.nextClaimMost/2, 1) // the claim may have been too large for its deadline
 			return 0, err
 		}
-		l.nextClaimMost = min(2*l.nextClaimMost, maxBatch)
-		l.claimed += n
+		if l.claimed += n; n > 0 { // a claim that got none proves nothing
+			l.nextClaimMost = min(2*l.nextClaimMost, maxBatch)
+		}
 		if rest > 0 {
 			if l.sched.SurveyDue(time.Now()) { // a queue that is always at a limit must still learn of new priorities
 				_, err = l.survey(ctx)
@@ -168,8 +183,10 @@ func (l *loop) claimNext(ctx context.Context, plan scheduler.Plan) (n int, rest 
 		return n, 0, err
 	case within.conn == nil:
 		return 0, l.limiter.rest(within, 0), nil
-	case within.allowed == 0 || !plan.Probe: // a probe claims one job
+	case within.allowed == 0 || !plan.Aside:
 		plan = l.planFor(within.allowed)
+	default:
+		plan.Most = min(cmp.Or(plan.Most, within.allowed), within.allowed)
 	}
 	if n, err = l.claim(ctx, plan, within); err != nil {
 		return n, 0, err

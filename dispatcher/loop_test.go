@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
@@ -1097,36 +1100,87 @@ func TestAClaimFromTheFrontLooksAtEveryFlow(t *testing.T) {
 	}
 }
 
-// Behind more dead entries than a claim can read, the jobs of a new process start all the same, and so do jobs that
-// have long been due, once the snapshot is released.
+// Behind more dead entries than a claim can read, a new process starts new jobs at once, and those of a backlog when a
+// search has found where they begin: it does not have to wait until the snapshot that keeps the entries is released. The
+// same holds for jobs that come back to a place that the claims have passed.
 func TestANewProcessBehindDeadEntriesStarts(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]string{"plain": "", "keyed": "k"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			inMemory(t, 8, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
-				refuse := func(c claimRequest) error {
-					for _, share := range c.shares {
-						for _, cursor := range share.Cursors {
-							if cursor.From(c.front, c.frontAt).RunAt.Before(time.Now().Add(-10 * time.Minute)) {
-								return context.DeadlineExceeded
+				began := time.Now()
+				dead := scheduler.Position{RunAt: began.Add(-time.Hour), ID: outbox.ID{0: 0xff}} // the last dead entry
+				first := began.Add(-2 * time.Hour)                                               // the first one
+				r.set(func() {
+					r.reads = 10 * time.Second
+					r.refuse = func(c claimRequest) error {
+						for _, share := range c.shares {
+							for _, cursor := range share.Cursors {
+								if from := cursor.From(c.front, c.frontAt); from.Before(dead) && len(r.jobsFrom(cursor.Flow, key, from, dead)) < share.Quota {
+									return context.DeadlineExceeded
+								}
 							}
 						}
+						return nil
 					}
-					return nil
-				}
-				r.set(func() { r.refuse = refuse })
+				})
 				for n := range 2 {
 					r.addKeyed(numbered(n), 5, 0, key)
-					r.addKeyed(numbered(n), 1, -time.Hour, key)
+					r.addKeyed(numbered(n), 100, -30*time.Minute, key)
 				}
 				r.capacity.poke()
-				if r.sleep(time.Minute); len(r.done) != 10 {
-					t.Errorf("%d jobs have been done, want those of the last minutes", len(r.done))
+				if r.sleep(5 * time.Second); len(r.done) != 10 {
+					t.Errorf("%d jobs have been done after five seconds, want the new ones", len(r.done))
 				}
-				r.set(func() { r.refuse = nil })
-				if r.sleep(time.Hour); len(r.done) != 12 {
+				if r.sleep(40 * time.Second); len(r.done) != 210 {
 					t.Errorf("%d jobs have been done in the end, want all", len(r.done))
+				}
+				for n := range 2 {
+					r.addKeyed(numbered(n), 1, time.Until(first.Add(time.Minute)), key)
+					r.addKeyed(numbered(n), 1, 0, key)
+				}
+				r.capacity.poke()
+				if r.sleep(6 * time.Minute); len(r.done) != 214 {
+					t.Errorf("%d jobs have been done, want also those that came back", len(r.done))
+				}
+				if n := r.searches; n < 2 || n > 6 {
+					t.Errorf("%d searches in about seven minutes", n)
+				}
+				r.set(func() { r.refuse, r.reads = nil, 0 })
+				r.sleep(6 * time.Minute) // a quick search shows that the dead entries are gone
+				r.addKeyed(outbox.RootTenant, 1, time.Until(first), key)
+				r.capacity.poke()
+				if r.sleep(time.Second); len(r.done) != 215 {
+					t.Errorf("%d jobs have been done, want the one that a claim from the first entry finds", len(r.done))
+				}
+			})
+		})
+	}
+}
+
+// The database refuses every claim of one tenant's first job, as a user's trigger may: the jobs of the other tenants
+// start all the same.
+func TestARefusedClaimOfOneTenantLeavesTheOthersTheirTurn(t *testing.T) {
+	t.Parallel()
+	for name, key := range map[string]string{"plain": "", "keyed": "k"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inMemory(t, 1, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+				r.set(func() {
+					r.refuse = func(c claimRequest) error {
+						if slices.ContainsFunc(c.shares, func(s scheduler.Share) bool { return s.Tenant.ID == numbered(0) }) {
+							return &pgconn.PgError{Code: "P0001", Message: "the trigger refuses this row"}
+						}
+						return nil
+					}
+				})
+				for n := range 3 {
+					r.addKeyed(numbered(n), 4, 0, key)
+				}
+				r.capacity.poke()
+				if r.sleep(5 * time.Minute); len(r.done) != 8 {
+					t.Errorf("%d jobs have been done, want the eight of the other tenants", len(r.done))
 				}
 			})
 		})

@@ -14,6 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -29,14 +30,16 @@ type memoryStore struct {
 
 	recorder *report.Recorder // of the jobs' reports; nil if they make none
 
-	mu      sync.Mutex
-	jobs    []*outbox.Claimed // waiting jobs, the first ones first
-	claims  []claimRequest    // requests so far
-	surveys int
-	orphans int // looks for them
-	paused  bool
-	locked  map[outbox.ID]bool // by other transactions: claims pass by them
-	away    error              // error of every statement
+	mu       sync.Mutex
+	jobs     []*outbox.Claimed // waiting jobs, the first ones first
+	claims   []claimRequest    // requests so far
+	surveys  int
+	searches int
+	reads    time.Duration // time that a search takes
+	orphans  int           // looks for them
+	paused   bool
+	locked   map[outbox.ID]bool // by other transactions: claims pass by them
+	away     error              // error of every statement
 }
 
 func (s *memoryStore) claim(_ context.Context, _ querier, r claimRequest) *claimBatch {
@@ -65,7 +68,7 @@ func (s *memoryStore) claim(_ context.Context, _ querier, r claimRequest) *claim
 				if c == nil {
 					is = is && job.Tenant == share.Tenant.ID && offered[job.ID]
 				} else {
-					is = is && flowOf(job) == c.Flow && c.From(r.front, r.frontAt).Before(positionOf(job))
+					is = is && flowOf(job) == c.Flow && !positionOf(job).Before(c.From(r.front, r.frontAt))
 				}
 				if is {
 					left--
@@ -144,6 +147,43 @@ func (s *memoryStore) ReturnOrphans(context.Context, sqlgen.ReturnOrphansParams)
 	return 0, s.away
 }
 
+// FindUnreached takes as long as the test says, whatever a claim is refused.
+func (s *memoryStore) FindUnreached(ctx context.Context, p sqlgen.FindUnreachedParams) (rows []sqlgen.FindUnreachedRow, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.searches++
+	if wait := s.reads; wait > 0 {
+		s.mu.Unlock()
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		s.mu.Lock()
+	}
+	for _, keyed := range []bool{false, true} {
+		tenants, priorities, runAt, ids := p.TenantIds, p.Priorities, p.EndRunAt, p.EndID
+		if keyed {
+			tenants, priorities, runAt, ids = p.KeyedTenantIds, p.KeyedPriorities, p.KeyedEndRunAt, p.KeyedEndID
+		}
+		for i, tenant := range tenants {
+			end := scheduler.Position{RunAt: runAt[i].Time, ID: ids[i].Bytes}
+			n := int32(0)
+			for _, job := range s.jobs {
+				if n < p.MaxJobs && (job.Key != "") == keyed && flowOf(job) == (scheduler.Flow{Tenant: tenant.Bytes, Priority: priorities[i]}) &&
+					positionOf(job).Before(end) && !job.RunAt.After(time.Now()) && slices.Contains(p.Kinds, job.Kind) {
+					n++
+					rows = append(rows, sqlgen.FindUnreachedRow{
+						Keyed: keyed, TenantID: tenant, Priority: priorities[i],
+						RunAt: pgTime(job.RunAt), ID: pgvalue.UUID(job.ID),
+					})
+				}
+			}
+		}
+	}
+	return rows, cmp.Or(err, s.away)
+}
+
 func (s *memoryStore) QueueIsPaused(context.Context, string) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,4 +229,14 @@ func (s *memoryStore) put(jobs ...*outbox.Claimed) {
 		})
 		s.jobs = slices.Insert(s.jobs, at, job)
 	}
+}
+
+// jobsFrom returns the jobs of a flow in a range. Only a test's refuse calls it, which has the lock.
+func (s *memoryStore) jobsFrom(f scheduler.Flow, key string, from, to scheduler.Position) (jobs []*outbox.Claimed) {
+	for _, job := range s.jobs {
+		if flowOf(job) == f && job.Key == key && !positionOf(job).Before(from) && positionOf(job).Before(to) {
+			jobs = append(jobs, job)
+		}
+	}
+	return jobs
 }

@@ -294,3 +294,35 @@ SET status           = 'pending',
     lease_expires_at = NULL
 FROM orphans
 WHERE jobs.id = ANY (ARRAY[orphans.id]);
+
+{{- /* The first due jobs of each of the given ranges: of jobs without a key, or, with the argument "keyed_", with one. */}}
+{{- define "unreached"}}
+    FROM (SELECT unnest(@{{.}}tenant_ids::uuid[])         AS tenant_id,
+                 unnest(@{{.}}priorities::smallint[])     AS priority,
+                 unnest(@{{.}}end_run_at::timestamptz[])  AS run_at,
+                 unnest(@{{.}}end_id::uuid[])             AS id) AS range
+    CROSS JOIN LATERAL (
+        SELECT jobs.run_at, jobs.id
+        FROM outbox.jobs
+        WHERE jobs.queue = @queue
+          AND jobs.tenant_id = range.tenant_id
+          AND jobs.priority = range.priority
+          AND jobs.key IS {{if .}}NOT {{end}}NULL
+          AND jobs.status IN ('pending', 'retrying')
+          AND (jobs.run_at, jobs.id) < (range.run_at, range.id)
+          AND jobs.run_at <= statement_timestamp()
+          AND jobs.kind = ANY (@kinds::text[])
+          AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+        ORDER BY jobs.run_at, jobs.id
+        LIMIT @max_jobs
+    ) AS job
+{{end}}
+-- name: FindUnreached :many
+-- FindUnreached returns of each given cursor, of jobs without a key and of jobs with one, the first @max_jobs due jobs
+-- of @kinds before a position, in their order. It reads what claims do not: from the first entry of the index, however
+-- many entries there are of jobs that were claimed and that a snapshot keeps. So it may take minutes, and runs beside
+-- the claims.
+SELECT false AS keyed, range.tenant_id::uuid AS tenant_id, range.priority::smallint AS priority,
+       job.run_at::timestamptz AS run_at, job.id::uuid AS id{{template "unreached" ""}}
+UNION ALL
+SELECT true, range.tenant_id, range.priority, job.run_at, job.id{{template "unreached" "keyed_"}};

@@ -339,6 +339,116 @@ func (q *Queries) ClaimStreamedJobs(ctx context.Context, arg ClaimStreamedJobsPa
 	return items, nil
 }
 
+const FindUnreached = `-- name: FindUnreached :many
+SELECT false AS keyed, range.tenant_id::uuid AS tenant_id, range.priority::smallint AS priority,
+       job.run_at::timestamptz AS run_at, job.id::uuid AS id
+    FROM (SELECT unnest($1::uuid[])         AS tenant_id,
+                 unnest($2::smallint[])     AS priority,
+                 unnest($3::timestamptz[])  AS run_at,
+                 unnest($4::uuid[])             AS id) AS range
+    CROSS JOIN LATERAL (
+        SELECT jobs.run_at, jobs.id
+        FROM outbox.jobs
+        WHERE jobs.queue = $5
+          AND jobs.tenant_id = range.tenant_id
+          AND jobs.priority = range.priority
+          AND jobs.key IS NULL
+          AND jobs.status IN ('pending', 'retrying')
+          AND (jobs.run_at, jobs.id) < (range.run_at, range.id)
+          AND jobs.run_at <= statement_timestamp()
+          AND jobs.kind = ANY ($6::text[])
+          AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+        ORDER BY jobs.run_at, jobs.id
+        LIMIT $7
+    ) AS job
+
+UNION ALL
+SELECT true, range.tenant_id, range.priority, job.run_at, job.id
+    FROM (SELECT unnest($8::uuid[])         AS tenant_id,
+                 unnest($9::smallint[])     AS priority,
+                 unnest($10::timestamptz[])  AS run_at,
+                 unnest($11::uuid[])             AS id) AS range
+    CROSS JOIN LATERAL (
+        SELECT jobs.run_at, jobs.id
+        FROM outbox.jobs
+        WHERE jobs.queue = $5
+          AND jobs.tenant_id = range.tenant_id
+          AND jobs.priority = range.priority
+          AND jobs.key IS NOT NULL
+          AND jobs.status IN ('pending', 'retrying')
+          AND (jobs.run_at, jobs.id) < (range.run_at, range.id)
+          AND jobs.run_at <= statement_timestamp()
+          AND jobs.kind = ANY ($6::text[])
+          AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+        ORDER BY jobs.run_at, jobs.id
+        LIMIT $7
+    ) AS job
+`
+
+type FindUnreachedParams struct {
+	TenantIds       []pgtype.UUID
+	Priorities      []int16
+	EndRunAt        []pgtype.Timestamptz
+	EndID           []pgtype.UUID
+	Queue           string
+	Kinds           []string
+	MaxJobs         int32
+	KeyedTenantIds  []pgtype.UUID
+	KeyedPriorities []int16
+	KeyedEndRunAt   []pgtype.Timestamptz
+	KeyedEndID      []pgtype.UUID
+}
+
+type FindUnreachedRow struct {
+	Keyed    bool
+	TenantID pgtype.UUID
+	Priority int16
+	RunAt    pgtype.Timestamptz
+	ID       pgtype.UUID
+}
+
+// FindUnreached returns of each given cursor, of jobs without a key and of jobs with one, the first @max_jobs due jobs
+// of @kinds before a position, in their order. It reads what claims do not: from the first entry of the index, however
+// many entries there are of jobs that were claimed and that a snapshot keeps. So it may take minutes, and runs beside
+// the claims.
+func (q *Queries) FindUnreached(ctx context.Context, arg FindUnreachedParams) ([]FindUnreachedRow, error) {
+	rows, err := q.db.Query(ctx, FindUnreached,
+		arg.TenantIds,
+		arg.Priorities,
+		arg.EndRunAt,
+		arg.EndID,
+		arg.Queue,
+		arg.Kinds,
+		arg.MaxJobs,
+		arg.KeyedTenantIds,
+		arg.KeyedPriorities,
+		arg.KeyedEndRunAt,
+		arg.KeyedEndID,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FindUnreachedRow
+	for rows.Next() {
+		var i FindUnreachedRow
+		if err := rows.Scan(
+			&i.Keyed,
+			&i.TenantID,
+			&i.Priority,
+			&i.RunAt,
+			&i.ID,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ReturnOrphans = `-- name: ReturnOrphans :execrows
 WITH orphans AS MATERIALIZED (
     SELECT jobs.id

@@ -22,10 +22,13 @@ type Flow struct {
 // Cursor is the position from which claims of one flow go on.
 type Cursor struct {
 	Flow
-	At    Position // of the last job claimed; zero if there is none yet
+	At    Position // of the last job claimed, or that a search has found; zero if there is none yet
 	state flowState
-	next  time.Time // when its next job becomes due, by the last survey; zero if none is known
-	used  time.Time // when one of its jobs was claimed last, or the flow was found
+
+	searched bool // a search has looked at what is before the cursor
+
+	next time.Time // when its next job becomes due, by the last survey; zero if none is known
+	used time.Time // when one of its jobs was claimed last, or the flow was found
 
 	locked int       // claims in a row that passed jobs because they, or their key, were locked
 	again  time.Time // when to look at these again
@@ -112,14 +115,14 @@ func (p Position) Before(other Position) bool {
 // due before their cursor wait for a claim from the front: they were committed late, or given back, or their leases
 // have lapsed.
 //
-// If there are so many dead entries that no claim from the front ends in time, the front is moved near: it becomes a
-// time, frontAge before the last survey, and moves back with each claim that ends.
+// If there are so many dead entries that no claim from the first one ends in time, claims from the front begin near:
+// lateCommit before the last survey. A search, which may take longer than a claim, finds what is due before that.
 type cursors struct {
-	sorted   []*Cursor     // by tenant, then by priority, the highest first
-	front    budget        // for claims from the front
-	frontAge time.Duration // how far back the front is; 0 means the first entry
-	behind   bool          // the last claim began elsewhere than at the front, or the front is not the first entry
-	costs    expected      // of claims from the cursors
+	sorted []*Cursor // by tenant, then by priority, the highest first
+	front  budget    // for claims from the front
+	near   bool      // claims from the front do not begin at the first entry
+	behind bool      // the last claim did not begin at the front
+	costs  expected  // of claims from the cursors
 }
 
 const LockedRetry = 5 * time.Millisecond
@@ -264,34 +267,29 @@ func previousID(id outbox.ID) (outbox.ID, bool) {
 	return id, false
 }
 
-const (
-	nearFront = time.Minute
-	ageGrowth = 4
-	farFront  = 365 * 24 * time.Hour // beyond it the front is the first entry again
-)
-
-// tooMuch notes that a claim did not end in time. It only concerns claims that began at the front: with front, or
-// because a cursor has no position yet.
-func (cs *cursors) tooMuch(front bool) {
-	switch {
-	case !front && !slices.ContainsFunc(cs.sorted, func(c *Cursor) bool { return c.At.RunAt.IsZero() }):
-	case cs.frontAge == 0:
-		cs.frontAge = nearFront
-	default:
-		cs.frontAge = max(cs.frontAge/(ageGrowth*ageGrowth), lateCommit)
+// tooMuch notes that a claim for these shares did not end in time.
+func (cs *cursors) tooMuch(front bool, shares []Share) {
+	if front {
+		cs.near = true
+	}
+	for _, share := range shares {
+		for _, c := range share.Cursors {
+			if c.At.RunAt.IsZero() {
+				cs.near = true
+			} else if !front { // dead entries follow the cursor
+				c.At = Position{}
+			}
+		}
 	}
 }
 
 // cost records the time of a claim that looked at this many jobs. A claim from the front is expensive if it takes more
 // than twice as long as one from the cursors.
 func (cs *cursors) cost(front bool, now time.Time, took time.Duration, jobs int) {
-	cs.behind = !front || cs.frontAge > 0
+	cs.behind = !front
 	if front {
 		cs.front.spend(now, took-2*cs.costs.of(jobs))
 		cs.costs.lower(took, jobs)
-		if cs.frontAge *= ageGrowth; cs.frontAge > farFront {
-			cs.frontAge = 0
-		}
 	} else {
 		cs.costs.learn(took, jobs)
 	}

@@ -42,7 +42,12 @@ type Scheduler struct {
 	surveyed time.Time          // when that survey ended
 	state    surveyState        // of that survey
 	looked   time.Time          // when it was last noted that any flow might have new jobs
-	failure  func(away bool)    // records the cost of the last failed statement; nil if there is none
+	failure  func(Failure)      // records the cost of the last failed statement; nil if there is none
+
+	searchDue    time.Time // when what claims from the front do not reach may be searched again
+	searching    bool      // a search is under way
+	searchingAll bool      // the last search looked at all flows
+	found        []Found   // by searches: jobs without a key that no claim has looked at yet
 }
 
 // surveyState is what may be missing from the last survey; the higher states include the lower.
@@ -117,7 +122,8 @@ type Plan struct {
 	Plain, Keyed []Share
 	Kinds        []string // to claim
 	Shared       bool     // tenants share the queue: some workers are for express jobs only
-	Probe        bool     // for one job of any flow: the scheduler learns nothing from it
+	Aside        bool     // the scheduler learns nothing from it
+	Most         int      // jobs in total; 0 means what the quotas allow
 }
 
 func (p *Plan) Empty() bool { return len(p.Plain) == 0 && len(p.Keyed) == 0 }
@@ -132,8 +138,8 @@ func (p *Plan) Shares(keyed bool) []Share {
 
 // Room returns how many jobs a claim takes for the given shares of the plan.
 func (p *Plan) Room(shares []Share) int {
-	if p.Probe {
-		return 1
+	if p.Most > 0 {
+		return min(p.Most, quotas(shares))
 	}
 	return quotas(shares)
 }
@@ -156,6 +162,7 @@ type claimant struct {
 
 // Plan divides the available places. offered lists the tenants of promoted jobs.
 func (s *Scheduler) Plan(now time.Time, p Places, offered []outbox.ID) Plan {
+	s.forgetTenants(now)
 	all := s.waiting(now, offered)
 	made := Plan{Shared: s.shared(now, all)}
 	if made.Shared {
@@ -195,7 +202,7 @@ func (s *Scheduler) waiting(now time.Time, offered []outbox.ID) (all []claimant)
 		if !found {
 			at = len(all)
 			of[id] = at
-			all = append(all, claimant{Tenant: s.Tenant(id, now)})
+			all = append(all, claimant{Tenant: s.Tenant(id)})
 		}
 		all[at].due = all[at].due || due
 		return &all[at]
@@ -232,22 +239,27 @@ func (s *Scheduler) waiting(now time.Time, offered []outbox.ID) (all []claimant)
 	return slices.Concat(all[turn:], all[:turn])
 }
 
-// Tenant returns the record of a tenant, and creates it if necessary. When there are too many records, it first drops
-// those of tenants that have no jobs in hand and have not claimed for shareTime.
-func (s *Scheduler) Tenant(id outbox.ID, now time.Time) *Tenant {
+// Tenant returns the record of a tenant, and creates it if necessary.
+func (s *Scheduler) Tenant(id outbox.ID) *Tenant {
 	t := s.tenants[id]
 	if t == nil {
-		if len(s.tenants) >= 4*maxCursors {
-			for id, t := range s.tenants {
-				if t.InHand.Load() == 0 && now.Sub(t.used) > shareTime {
-					delete(s.tenants, id)
-				}
-			}
-		}
 		t = &Tenant{ID: id}
 		s.tenants[id] = t
 	}
 	return t
+}
+
+// forgetTenants drops, when there are too many records, those of tenants that have no jobs in hand and have not claimed
+// for shareTime. No plan is being made or carried out that refers to them.
+func (s *Scheduler) forgetTenants(now time.Time) {
+	if len(s.tenants) < 4*maxCursors {
+		return
+	}
+	for id, t := range s.tenants {
+		if t.InHand.Load() == 0 && now.Sub(t.used) > shareTime {
+			delete(s.tenants, id)
+		}
+	}
 }
 
 // Several reports whether more than one tenant is known.
@@ -467,8 +479,8 @@ func (s *Scheduler) AtFront(keyed bool, now time.Time) bool {
 
 // Front returns where claims from the front begin now.
 func (s *Scheduler) Front(keyed bool) (at Position) {
-	if age := s.cursors(keyed).frontAge; age > 0 && s.since.Valid {
-		at.RunAt = s.since.Time.Add(-age)
+	if s.cursors(keyed).near && s.since.Valid {
+		at.RunAt = s.since.Time.Add(-lateCommit)
 	}
 	return at
 }
@@ -519,18 +531,18 @@ func (s *Scheduler) Probe(now time.Time) (plain, keyed Plan) {
 			if n := len(all); n > 0 && all[n-1].Tenant.ID == c.Tenant {
 				all[n-1].Cursors = append(all[n-1].Cursors, c)
 			} else {
-				all = append(all, Share{s.Tenant(c.Tenant, now), []*Cursor{c}, 1})
+				all = append(all, Share{s.Tenant(c.Tenant), []*Cursor{c}, 1})
 			}
 		}
 		return all
 	}
-	return Plan{Plain: shares(&s.plain), Probe: true}, Plan{Keyed: shares(&s.keyed), Probe: true}
+	return Plan{Plain: shares(&s.plain), Aside: true, Most: 1}, Plan{Keyed: shares(&s.keyed), Aside: true, Most: 1}
 }
 
 // StartFromFront makes the next claims find jobs before the cursors.
 func (s *Scheduler) StartFromFront() {
 	for c := range s.all() {
-		c.At, c.asks = Position{}, false // what the claims before have found proves nothing
+		c.At, c.asks, c.searched = Position{}, false, false // what the claims before have found proves nothing
 	}
 	s.Woken()
 }
@@ -556,7 +568,7 @@ func (s *Scheduler) MayHaveDue() bool {
 			return true
 		}
 	}
-	return false
+	return len(s.found) > 0
 }
 
 // SurveyDue reports whether it is time for a survey.
@@ -666,6 +678,9 @@ func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 		if cs.behind {
 			until(cs.front.after(now))
 		}
+		if cs.near && !s.searching {
+			until(s.searchDue.Sub(now))
+		}
 	}
 	return poll
 }
@@ -675,20 +690,19 @@ func (s *Scheduler) Failed(keyed bool, shares []Share, front bool, took time.Dur
 	for _, share := range shares {
 		share.Tenant.keyedTurn = !keyed
 	}
+	if len(shares) == 1 { // of several, the next and smaller claims find out whose jobs the database refuses
+		s.served = shares[0].Tenant.ID
+	}
 	cs := s.cursors(keyed)
-	s.failure = func(away bool) {
+	s.failure = func(why Failure) {
 		if front {
-			if !away && cs.frontAge > 0 { // so far back it was too much before; nearer claims prove nothing
-				cs.front.last = max(cs.front.last, took)
-			}
-			cs.front.fail(time.Now(), took, away)
+			cs.front.fail(time.Now(), took, why != TooMuch)
 			cs.behind = true
 		}
-		if away {
-			return
+		if why == TooMuch {
+			cs.tooMuch(front, shares)
 		}
-		cs.tooMuch(front)
-		if keyed { // the next plan begins with jobs with a key again, and the others would never have their turn
+		if keyed && why != Away { // the next plan begins with jobs with a key again, and the others would never have their turn
 			s.keyedPausedUntil = time.Now().Add(max(2*took, failedPause))
 		}
 	}
@@ -701,15 +715,23 @@ func (s *Scheduler) SurveyFailed(searched bool, took time.Duration) {
 		c.asks = false
 	}
 	if searched {
-		s.failure = func(away bool) { s.search.fail(time.Now(), took, away); s.searched = false }
+		s.failure = func(why Failure) { s.search.fail(time.Now(), took, why != TooMuch); s.searched = false }
 	}
 }
 
-// ChargeFailure records the cost of the statement that failed last. away reports that the database was unreachable, so
-// that the failure says nothing about the cost.
-func (s *Scheduler) ChargeFailure(away bool) {
+// Failure is why a statement has failed. Only TooMuch says something about its cost.
+type Failure int
+
+const (
+	TooMuch Failure = iota // it may have been too much for its deadline
+	Refused                // the database refuses some of its rows
+	Away                   // the database was unreachable
+)
+
+// ChargeFailure records what the failure of the last statement says about its cost.
+func (s *Scheduler) ChargeFailure(why Failure) {
 	if s.failure != nil {
-		s.failure(away)
+		s.failure(why)
 		s.failure = nil
 	}
 }

@@ -160,7 +160,7 @@ func TestJobsWithAndWithoutAKeyShareATenantsPart(t *testing.T) {
 func TestReserveAndExpress(t *testing.T) {
 	now := time.Now()
 	s := schedulerOf(2, due)
-	busy := s.Tenant(numbered(1), now)
+	busy := s.Tenant(numbered(1))
 	busy.InHand.Store(50)
 	s.plain.get(Flow{Tenant: numbered(0)}).state = drained
 	p := s.Plan(now, Places{Room: 14, Capacity: 64}, nil)
@@ -181,7 +181,7 @@ func TestReserveAndExpress(t *testing.T) {
 	if p = s.Plan(now, Places{Express: 20, Capacity: 564}, nil); len(p.Plain) != 1 || p.Plain[0].Quota != Sparse {
 		t.Errorf("without room, shares = %+v; want %d for root", p.Plain, Sparse)
 	}
-	s.Tenant(numbered(0), now).InHand.Store(6)
+	s.Tenant(numbered(0)).InHand.Store(6)
 	if p = s.Plan(now, Places{Express: 20, Capacity: 564}, nil); quotas(p.Plain) != Sparse-6 {
 		t.Errorf("one that holds 6 is given %d more, want %d", quotas(p.Plain), Sparse-6)
 	}
@@ -203,7 +203,7 @@ func TestReserveAndExpress(t *testing.T) {
 	}
 	// No tenant except root has used the queue for a while: root gets all of it.
 	s = schedulerOf(1, due)
-	s.Tenant(numbered(1), now).used = now.Add(-shareTime)
+	s.Tenant(numbered(1)).used = now.Add(-shareTime)
 	if p = s.Plan(now, Places{Room: 64, Capacity: 64}, nil); quotas(p.Plain) != 64 || p.Shared {
 		t.Errorf("root alone is given %d of 64", quotas(p.Plain))
 	}
@@ -334,7 +334,7 @@ func TestWhatIsLockedIsLookedAtAgain(t *testing.T) {
 		c := s.keyed.add(Flow{Tenant: tenant}, now, outbox.ID{})
 		c.state = due
 		s.plain.get(Flow{Tenant: outbox.RootTenant}).state = drained
-		offered := []Share{{Tenant: s.Tenant(tenant, now), Quota: 1}}
+		offered := []Share{{Tenant: s.Tenant(tenant), Quota: 1}}
 		for _, wait := range []time.Duration{LockedRetry, 2 * LockedRetry, 4 * LockedRetry} {
 			p := s.Plan(now, roomFor(100), nil)
 			if len(p.Keyed) != 1 {
@@ -451,15 +451,16 @@ func TestWhatMayBeLockedIsAskedFor(t *testing.T) {
 }
 
 // If no claim that begins at the first entry ends in time, as behind millions of dead entries that a snapshot keeps,
-// the next ones begin nearer. Each that ends lets the next begin farther back, until one begins at the first entry
-// again.
-func TestAFrontThatIsTooFarIsBroughtNear(t *testing.T) {
+// the next ones begin shortly before the last survey, and a search looks at what is before that, until one is quick. A
+// backlog's claims go on from what it has found.
+func TestWhatClaimsDoNotReachIsSearched(t *testing.T) {
 	for _, keyed := range []bool{false, true} {
 		for _, tenant := range []outbox.ID{outbox.RootTenant, numbered(7)} {
 			s, now := New(64), time.Now()
 			s.since = pgtype.Timestamptz{Time: now, Valid: true}
-			cs := s.cursors(keyed)
-			c := cs.add(Flow{Tenant: tenant}, now, outbox.ID{}) // a new process knows no position
+			flow := Flow{Tenant: tenant}
+			c := s.cursors(keyed).add(flow, now, outbox.ID{}) // a new process knows no position
+			shares := []Share{{s.Tenant(tenant), []*Cursor{c}, 1}}
 			begins := func() time.Duration {
 				at := c.From(s.AtFront(keyed, now), s.Front(keyed))
 				if at.RunAt.IsZero() {
@@ -467,44 +468,66 @@ func TestAFrontThatIsTooFarIsBroughtNear(t *testing.T) {
 				}
 				return now.Sub(at.RunAt)
 			}
-			fail := func(away bool) {
-				s.Failed(keyed, nil, s.AtFront(keyed, now), 5*time.Second)
-				s.ChargeFailure(away)
+			fail := func(front bool, why Failure) {
+				s.Failed(keyed, shares, front, 5*time.Second)
+				s.ChargeFailure(why)
 			}
-			if fail(true); begins() != 0 {
-				t.Fatalf("while the database is away, claims begin %v back, want at the first entry", begins())
+			search := func(at time.Time) (ends []Position) {
+				plain, keyedRanges := s.Search(at)
+				return slices.Concat(plain.Ends, keyedRanges.Ends)
 			}
-			if fail(false); begins() != nearFront {
-				t.Fatalf("after a claim that did not end, the next begins %v back, want %v", begins(), nearFront)
-			}
-			if fail(false); begins() != lateCommit {
-				t.Fatalf("after two, the next begins %v back, want %v", begins(), lateCommit)
-			}
-			cs.front = budget{} // nearer ones have cost nothing
-			if fail(false); s.AtFront(keyed, now.Add(190*time.Second)) {
-				t.Fatal("a claim of five seconds is repeated within 40 times as long")
-			}
-			for want := ageGrowth * lateCommit; want <= farFront; want *= ageGrowth {
-				cs.front = budget{}
-				cs.cost(true, now, time.Millisecond, 0)
-				if begins() != want {
-					t.Fatalf("the next claim from the front begins %v back, want %v", begins(), want)
-				}
-				if !cs.behind {
-					t.Fatal("a claim that began near the front counts as one from the first entry")
+			for _, why := range []Failure{Away, Refused} {
+				if fail(true, why); begins() != 0 || len(search(now)) != 0 {
+					t.Fatalf("a failure that says nothing of the cost lets claims begin %v back, want at the first entry", begins())
 				}
 			}
-			cs.front = budget{}
-			if cs.cost(true, now, time.Millisecond, 0); begins() != 0 || !cs.behind {
-				t.Errorf("claims begin %v back, want at the first entry again", begins())
+			if fail(true, TooMuch); begins() != lateCommit {
+				t.Fatalf("after a claim that did not end, the next begins %v back, want %v", begins(), lateCommit)
 			}
-			if cs.cost(true, now, time.Millisecond, 0); cs.behind {
-				t.Error("a claim from the first entry is followed by another")
+			if ends := search(now); !slices.Contains(ends, s.Front(keyed)) {
+				t.Fatalf("searched ranges end at %v, want where claims begin", ends)
 			}
-			c.At = Position{RunAt: now.Add(-time.Hour)}
-			cs.frontAge = nearFront
-			if begins() != time.Hour {
-				t.Errorf("a claim begins %v back, beyond a cursor that is an hour back", begins())
+			if len(search(now)) != 0 {
+				t.Fatal("a second search begins before the first has ended")
+			}
+			var found []Found
+			for i := range MaxFound {
+				found = append(found, Found{keyed, flow, Position{now.Add(-time.Hour), outbox.ID{1: byte(i)}}})
+			}
+			s.NoteSearch(found, false, now, 3*time.Second)
+			if begins() != time.Hour || c.At.ID[1] != MaxFound-1 || c.state != due {
+				t.Errorf("claims of the backlog begin %v back at %v, want at the last job that was found", begins(), c.At.ID)
+			}
+			if n := len(s.found); n != 0 == keyed {
+				t.Errorf("%d jobs are to be claimed from their own places", n)
+			}
+			if len(search(now.Add(100*time.Second))) != 0 {
+				t.Error("a search of three seconds is repeated within 40 times as long")
+			}
+			s.cursors(keyed).add(Flow{Tenant: numbered(9)}, now, outbox.ID{})
+			if ends := search(now.Add(100 * time.Second)); len(ends) != 1 || ends[0] != s.Front(keyed) {
+				t.Errorf("searched ranges end at %v, want only that of a new flow", ends)
+			}
+			s.NoteSearch(nil, false, now.Add(100*time.Second), time.Millisecond)
+			if ends := search(now.Add(121 * time.Second)); !slices.Contains(ends, c.At) {
+				t.Errorf("searched ranges end at %v, want at the cursor", ends)
+			}
+			s.NoteSearch(found[:1], false, now, 10*time.Minute)
+			if c.At.ID[1] != MaxFound-1 {
+				t.Error("one job that has come back moves the cursor back")
+			}
+			if fail(false, TooMuch); begins() != lateCommit {
+				t.Errorf("after a claim from the cursor that did not end, the next begins %v back", begins())
+			}
+			if len(search(now.Add(maxSearchRest))) == 0 {
+				t.Errorf("no search within %s", maxSearchRest)
+			}
+			if s.NoteSearch(nil, true, now, time.Millisecond); begins() == 0 {
+				t.Error("a search that failed shows that the dead entries are gone")
+			}
+			search(now.Add(maxSearchRest))
+			if s.NoteSearch(nil, false, now, time.Millisecond); begins() != 0 {
+				t.Errorf("after a quick search, claims begin %v back, want at the first entry", begins())
 			}
 		}
 	}
@@ -515,7 +538,7 @@ func TestAClaimThatFailsLeavesTheOthersTheirTurn(t *testing.T) {
 	s := schedulerOf(1, due)
 	s.keyed.add(Flow{Tenant: numbered(0)}, time.Now(), outbox.ID{}).state = due
 	s.Failed(true, nil, false, 5*time.Second)
-	s.ChargeFailure(false)
+	s.ChargeFailure(TooMuch)
 	if p := s.Plan(time.Now().Add(9*time.Second), roomFor(10), nil); len(p.Keyed) != 0 || len(p.Plain) != 1 {
 		t.Errorf("soon after: %d shares of jobs with a key, %d of the others; want 0 and 1", len(p.Keyed), len(p.Plain))
 	}
@@ -536,7 +559,7 @@ func TestOfferedJobsCount(t *testing.T) {
 		other := s.keyed.add(Flow{Tenant: numbered(8)}, now, outbox.ID{})
 		offered := candidate(tenant, 0, now, 1)
 		offered.Offered = true
-		shares := []Share{{s.Tenant(tenant, now), []*Cursor{c}, 1}, {s.Tenant(numbered(8), now), []*Cursor{other}, 1}}
+		shares := []Share{{s.Tenant(tenant), []*Cursor{c}, 1}, {s.Tenant(numbered(8)), []*Cursor{other}, 1}}
 		s.Claimed(true, shares, []Leased{offered}, Extent{Front: true}, now)
 		if c.state != due || other.state != drained {
 			t.Errorf("the cursors are %v and %v, want due and drained", c.state, other.state)
