@@ -1,8 +1,10 @@
 package dispatcher_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -10,10 +12,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -393,20 +397,71 @@ func TestAFailedClaimLeavesTheTransactionAlone(t *testing.T) {
 // This process holds the lease, but does not know of the job.
 func TestAJobWhoseCommitHasNoAnswerIsGivenBack(t *testing.T) {
 	t.Parallel()
+	t.Run("the connection breaks", func(t *testing.T) {
+		t.Parallel()
+		loss := answerLoss{of: "SELECT 1\x00"}
+		testUnansweredCommit(t, loss.pool, "")
+		if !loss.happened.Load() {
+			t.Error("no answer was lost")
+		}
+	})
+	t.Run("a pooler reports it", func(t *testing.T) {
+		t.Parallel()
+		testUnansweredCommit(t, crashedServerPool, pooledCrash.Code)
+	})
+}
+
+// testUnansweredCommit commits a job through a pool whose commits get no answer, or one with the given SQLSTATE.
+func testUnansweredCommit(t *testing.T, pool func(*testing.T, *pgxpool.Pool) *pgxpool.Pool, state string) {
 	good := pgtest.New(t)
-	loss := answerLoss{of: "SELECT 1\x00"}
 	ran := make(chan int64, 1)
-	_, p := deaf(t, good, loss.pool(t, good), func(_ context.Context, job *outbox.Job[probe]) error {
+	_, p := deaf(t, good, pool(t, good), func(_ context.Context, job *outbox.Job[probe]) error {
 		ran <- job.Epoch
 		return nil
 	})
-	if id, err := commitProbe(t.Context(), p, 0); err == nil || !loss.happened.Load() {
-		t.Fatalf("job %s, an answer was lost: %v; want an error", id, loss.happened.Load())
+	if id, err := commitProbe(t.Context(), p, 0); err == nil || pgsession.State(err) != state {
+		t.Fatalf("job %s: %v; want an error with SQLSTATE %q", id, err, state)
 	}
 	if epoch := receive(t, ran, "the job to run"); epoch != 3 {
 		t.Errorf("the job runs with epoch %d, want 3", epoch)
 	}
 	awaitSucceeded(t, good, 1)
+}
+
+// pooledCrash is what PgBouncer says when it loses its connection to the server.
+var pooledCrash = pgproto3.ErrorResponse{Severity: "FATAL", Code: "08P01", Message: "server conn crashed?"}
+
+// crashedServerPool returns a pool of connections, of which one breaks at the answer to the statement that stores a
+// claimed job. The client receives pooledCrash in its place.
+func crashedServerPool(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
+	t.Helper()
+	config, happened := db.Config(), new(atomic.Bool)
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		return &crashedServer{conn, happened}, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+type crashedServer struct {
+	net.Conn
+	happened *atomic.Bool
+}
+
+func (c *crashedServer) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if !bytes.Contains(b[:max(n, 0)], []byte("SELECT 1\x00")) || c.happened.Swap(true) {
+		return n, err
+	}
+	_ = c.Close()
+	answer, err := pooledCrash.Encode(nil)
+	return copy(b, answer), err
 }
 
 // A dispatcher stops while a commit that claims for it is under way: it waits, and gives the job back.

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"errors"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -87,9 +86,10 @@ func (p *Producer) Publish(ctx context.Context, db DB, event Event, opts EventOp
 // then find the work by polling.
 func (p *Producer) Flush(ctx context.Context) error { return p.wake.flush(ctx) }
 
-// committed wakes the listeners of the channels after a commit that returned err.
+// committed wakes the listeners of the channels after a commit that returned err, unless it certainly failed. A
+// needless wake-up does no harm.
 func (p *Producer) committed(wakes channels, err error) {
-	if !mayHaveCommitted(err) {
+	if err != nil && pgsession.ChangedNothing(err) {
 		return
 	}
 	if wakes&jobsChannel != 0 {
@@ -98,12 +98,6 @@ func (p *Producer) committed(wakes channels, err error) {
 	if p.mode == NotifyCoalesced {
 		p.wake.wake(wakes)
 	}
-}
-
-// mayHaveCommitted reports whether a commit that returned err took effect, or might have: the connection may break
-// before the answer arrives, and a needless wake-up does no harm.
-func mayHaveCommitted(err error) bool {
-	return !pgsession.Refused(err) && !errors.Is(err, pgx.ErrTxCommitRollback) && !errors.Is(err, pgx.ErrTxClosed)
 }
 
 // notifiesAtCommit reports whether a statement through db must send its own NOTIFY. If db is a producer's transaction,

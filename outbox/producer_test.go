@@ -422,6 +422,8 @@ func TestACommitWhoseOutcomeIsUnknownWakes(t *testing.T) {
 		"the connection died": {io.ErrUnexpectedEOF, 1},
 		"the context ended":   {fmt.Errorf("commit: %w", context.Canceled), 1},
 		"refused":             {fmt.Errorf("commit: %w", &pgconn.PgError{Code: "23503"}), 0},
+		"the server stops":    {&pgconn.PgError{Code: "57P01"}, 1},
+		"the pooler lost it":  {&pgconn.PgError{Code: "08P01"}, 1},
 		"rolled back":         {pgx.ErrTxCommitRollback, 0},
 		"closed":              {pgx.ErrTxClosed, 0},
 	} {

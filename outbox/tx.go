@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -384,7 +385,7 @@ func (t *producerTx) Commit(ctx context.Context) error {
 	case err == nil:
 		started = own.Committed()
 	default:
-		own.Failed(mayHaveCommitted(err))
+		own.Failed(!pgsession.ChangedNothing(err))
 	}
 	wakes := t.wakes
 	if started {

@@ -53,8 +53,8 @@ var commits = []Mutant{
 		Name:      "an attempt before the commit is known",
 		Breaks:    "a job of a transaction that was rolled back has an effect",
 		Invariant: "Atomic",
-		Edits: []Edit{{"outbox.producerTx.Commit", `		own.Failed(mayHaveCommitted(err))
-`, `		started = own.Committed()
+		Edits: []Edit{{"outbox.producerTx.Commit", `		own.Failed(!pgsession.ChangedNothing(err))
+`, `		started = own.Committed() && !pgsession.ChangedNothing(err)
 `}},
 		Checks: []Check{test("dispatcher", "TestARefusedCommitStartsNothing", "ran, and")},
 	},

@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -154,9 +155,11 @@ func IsRepeatable(err error) bool {
 }
 
 // ChangedNothing reports whether a failed statement or commit has certainly changed nothing: it was not sent, or the
-// server has answered that it failed. A server that is being stopped may report a failure after it has committed.
+// server has answered that it failed. A server that is being stopped may report a failure after it has committed, and a
+// pooler whose server is gone does.
 func ChangedNothing(err error) bool {
-	if IsUnreachable(err) || pgconn.SafeToRetry(err) {
+	if IsUnreachable(err) || pgconn.SafeToRetry(err) ||
+		errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) {
 		return true
 	}
 	state := State(err)
