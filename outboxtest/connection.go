@@ -62,16 +62,16 @@ func (c *connection) control(ctx context.Context, sql string) error {
 	return c.root.Conn().PgConn().Exec(ctx, sql).Close()
 }
 
-// forAllTenants makes a savepoint that acts for all tenants, and returns the tenant that the surrounding transaction is
-// bound to.
-func (c *connection) forAllTenants(ctx context.Context) (tenant string, err error) {
-	results, err := c.root.Conn().PgConn().Exec(
-		ctx, `SAVEPOINT outboxtest; SELECT current_setting('app.tenant_id', true); SELECT set_config('app.tenant_id', '*', true)`).ReadAll()
+// forEngine makes a savepoint for a statement of the engine, which acts for all tenants. It returns the statement that
+// restores the settings of the surrounding transaction that statements of the engine change.
+func (c *connection) forEngine(ctx context.Context) (restore string, err error) {
+	results, err := c.root.Conn().PgConn().Exec(ctx, `
+		SAVEPOINT outboxtest;
+		SELECT format('SELECT set_config(''app.tenant_id'', %L, true), set_config(''lock_timeout'', %L, true)',
+			coalesce(current_setting('app.tenant_id', true), ''), current_setting('lock_timeout'));
+		SELECT set_config('app.tenant_id', '*', true)`).ReadAll()
 	if err != nil {
 		return "", err
 	}
-	if len(results) > 1 && len(results[1].Rows) == 1 {
-		tenant = string(results[1].Rows[0][0])
-	}
-	return tenant, nil
+	return string(results[1].Rows[0][0]), nil
 }

@@ -3,7 +3,6 @@ package outboxtest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"regexp"
 	"runtime"
 	"strings"
@@ -122,20 +121,18 @@ func (e engineDB) do(ctx context.Context, sql string, args []any, do func(contex
 		defer e.life.at("after", sql)
 	}
 	return e.db.conn.one(ctx, func(ctx context.Context) error {
-		tenant, err := e.db.conn.forAllTenants(ctx)
+		restore, err := e.db.conn.forEngine(ctx)
 		if err != nil {
 			return err
 		}
-		if err := do(ctx); err != nil { // the rollback restores the tenant
+		if err := do(ctx); err != nil { // the rollback restores the settings
 			return errors.Join(err,
 				e.db.conn.control(ctx, `ROLLBACK TO SAVEPOINT outboxtest; RELEASE SAVEPOINT outboxtest`))
 		}
 		if len(e.db.open) > 0 {
 			e.db.beside = append(e.db.beside, statement{sql, args})
 		}
-		return e.db.conn.control(
-			ctx, fmt.Sprintf(`SELECT set_config('app.tenant_id', '%s', true); RELEASE SAVEPOINT outboxtest`,
-				strings.ReplaceAll(tenant, `'`, `''`)))
+		return e.db.conn.control(ctx, restore+`; RELEASE SAVEPOINT outboxtest`)
 	})
 }
 

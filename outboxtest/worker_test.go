@@ -48,6 +48,24 @@ func TestAJobIsWorkedInTheTestsTransaction(t *testing.T) {
 	}
 }
 
+// The engine's statements share the transaction with the code under test, which must wait for a lock as in production.
+func TestTheEngineLeavesTheTestsSettings(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.New(t, pgtest.New(t))
+	settings := func() string {
+		return ask[string](t, db, `SELECT concat_ws(' ', current_setting('app.tenant_id'), current_setting('lock_timeout'))`)
+	}
+	exec(t, db, `SELECT set_config('app.tenant_id', 'o''hara', true), set_config('lock_timeout', '7s', true)`)
+	before := settings()
+	enqueue(t, db, receipt{}, outbox.Options{})
+	if got := statuses(outboxtest.NewWorker(t, db, handle(done), outboxtest.Config{}).Drain()); got != "succeeded" {
+		t.Errorf("got %s", got)
+	}
+	if after := settings(); after != before {
+		t.Errorf("the settings are %s after a success, %s before", after, before)
+	}
+}
+
 func TestTheEngineDecides(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
