@@ -17,6 +17,9 @@ import (
 //
 // So no job starts later than a second after its queue was paused, as long as the database answers within 0.7 s. Jobs
 // that start without waiting ask nothing.
+//
+// Without an answer jobs start, as running jobs go on: an operator cannot reach the database either, and the claims
+// complain. Workers then wait for the database for half of the time at most: hintTimeout, and nobody asks for as long.
 type pauseCheck struct {
 	queue string
 	db    pauseStatement
@@ -43,16 +46,15 @@ func (c *pauseCheck) mayStart(a *attempt) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if sent := time.Now(); !sent.Before(c.until) {
-		ctx, cancel := bounded(c.jobs)
+		ctx, cancel := context.WithTimeout(c.jobs, hintTimeout)
 		defer cancel()
 		paused, err := c.db.QueueIsPaused(ctx, c.queue)
-		// Without an answer the job starts, as running jobs go on: an operator cannot reach the database either, and
-		// the claims complain.
 		c.paused = err == nil && paused
-		c.until = sent.Add(noticeWithin)
-		if late := time.Now().Add(time.Second - noticeWithin); c.until.Before(late) { // it serves those who wait for it
-			c.until = late
+		serves := time.Second - noticeWithin // at least, for those who wait for the answer
+		if err != nil {
+			serves = hintTimeout
 		}
+		c.until = sent.Add(max(noticeWithin, time.Since(sent)+serves))
 	}
 	return !c.paused
 }
