@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -259,11 +260,11 @@ func TestStopCutsWhatOutlivesTheGracePeriod(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
-			ids := enqueueProbes(t, db, 3, outbox.Options{MaxAttempts: 1})
+			ids := enqueueProbes(t, db, 4, outbox.Options{MaxAttempts: 1})
 			config := quiet(nil)
 			config.GracePeriod = grace
 			var begun atomic.Int64
-			causes := make(chan error, 3)
+			causes := make(chan error, 4)
 			d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
 				begun.Add(1)
 				<-ctx.Done()
@@ -273,13 +274,15 @@ func TestStopCutsWhatOutlivesTheGracePeriod(t *testing.T) {
 					return ctx.Err()
 				case 1:
 					return errBoom
+				case 2:
+					runtime.Goexit()
 				}
 				return nil // was just done
 			}), config)
 			// Claimed is not begun: what no handler has begun is given back, not cut.
-			awaitThat(t, "all handlers run", func() bool { return begun.Load() == 3 })
+			awaitThat(t, "all handlers run", func() bool { return begun.Load() == 4 })
 			d.stop(t)
-			for range 3 {
+			for range 4 {
 				if cause := receive(t, causes, "the cut"); !errors.Is(cause, dispatcher.ErrShutdown) {
 					t.Errorf("cause = %v, want ErrShutdown", cause)
 				}
@@ -287,7 +290,8 @@ func TestStopCutsWhatOutlivesTheGracePeriod(t *testing.T) {
 			wantNothingRunning(t, db)
 			wantState(t, db, ids[0], "pending attempt=0 epoch=2 lost=0 error=")
 			wantState(t, db, ids[1], "pending attempt=0 epoch=2 lost=0 error=")
-			wantState(t, db, ids[2], "succeeded attempt=1 epoch=1 lost=0 error=")
+			wantState(t, db, ids[2], "pending attempt=0 epoch=2 lost=0 error=")
+			wantState(t, db, ids[3], "succeeded attempt=1 epoch=1 lost=0 error=")
 			if n := ask[int](t, db, `SELECT count(*) FROM outbox.attempts`); n != 0 {
 				t.Errorf("recorded attempts = %d: interrupted is not failed", n)
 			}

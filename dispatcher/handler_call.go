@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
@@ -11,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// failExited records that a handler ended its goroutine.
+// failExited records that the program's code ended the goroutine of an attempt.
 func failExited(a *attempt) {
 	a.err = outcome.ErrExited
 	a.outcome = a.route.config.policy().Fail(a.job, a.err)
@@ -26,7 +27,7 @@ func carryOut(p *common, a *attempt, onDone func(took time.Duration, done bool))
 		if !done {
 			took = time.Since(started)
 			for _, one := range a.together() {
-				if one.outcome.Status == "" { // else the handler did not see it
+				if one.outcome.Status == "" { // a hook or a backoff policy ended the goroutine
 					failExited(one)
 					one.took = took
 				}
@@ -66,10 +67,13 @@ func run(p *common, a *attempt) (took time.Duration) {
 	running := p.trace(attemptContext{ctx, limit}, a)
 	engine.InternalOf(a.job).Context = running
 	p.noteStart(a, started)
-	defer a.handlerDone.Store(true) // also if the handler ends its goroutine
+	a.err = outcome.ErrExited // unless the handler returns
+	defer func() {
+		a.handlerDone.Store(true)
+		took = time.Since(started)
+		a.finish(took, outcome.CauseOf(ctx))
+	}()
 	a.err = outcome.Call(running, a.route.handler, a.job)
-	took = time.Since(started)
-	a.finish(took, outcome.CauseOf(ctx))
 	return took
 }
 
@@ -108,14 +112,17 @@ func runBatch(p *common, b *batch) (took time.Duration) {
 		engine.InternalOf(a.job).Context = within
 		p.noteStart(a, started, slog.Int("batch", len(b.attempts)))
 	}
-	defer running[0].handlerDone.Store(true)
-	outcomes := callMany(within, r.many, jobs)
-	cause := outcome.CauseOf(ctx)
-	took = time.Since(started)
-	for i, a := range running {
-		a.err = outcomes[i]
-		a.finish(took, cmp.Or(b.whyEnded(a), cause))
-	}
+	outcomes := slices.Repeat([]error{outcome.ErrExited}, len(running)) // unless the handler returns
+	defer func() {
+		running[0].handlerDone.Store(true)
+		cause := outcome.CauseOf(ctx)
+		took = time.Since(started)
+		for i, a := range running {
+			a.err = outcomes[i]
+			a.finish(took, cmp.Or(b.whyEnded(a), cause))
+		}
+	}()
+	outcomes = callMany(within, r.many, jobs)
 	return took
 }
 

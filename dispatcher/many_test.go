@@ -251,23 +251,31 @@ func TestStopGivesBackWhatIsGathered(t *testing.T) {
 
 func TestStopCutsABatch(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	ids := enqueueProbes(t, db, 2, outbox.Options{})
-	started := make(chan struct{})
-	config := quiet(nil)
-	config.GracePeriod = -1
-	r := start(t, db, handleMany(func(ctx context.Context, jobs []*outbox.Job[probe]) []error {
-		close(started)
-		<-ctx.Done()
-		if !errors.Is(context.Cause(ctx), dispatcher.ErrShutdown) {
-			t.Errorf("the context ended by %v, want %v", context.Cause(ctx), dispatcher.ErrShutdown)
-		}
-		return each(jobs, ctx.Err())
-	}, dispatcher.BatchConfig{Max: 2, Wait: forever}), config)
-	receive(t, started, "the handler starts")
-	r.stop(t)
-	for _, id := range ids {
-		wantState(t, db, id, "pending attempt=0 epoch=2 lost=0 error=")
+	for name, exits := range map[string]bool{"that returns": false, "that ends its goroutine": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			ids := enqueueProbes(t, db, 2, outbox.Options{})
+			started := make(chan struct{})
+			config := quiet(nil)
+			config.GracePeriod = -1
+			r := start(t, db, handleMany(func(ctx context.Context, jobs []*outbox.Job[probe]) []error {
+				close(started)
+				<-ctx.Done()
+				if !errors.Is(context.Cause(ctx), dispatcher.ErrShutdown) {
+					t.Errorf("the context ended by %v, want %v", context.Cause(ctx), dispatcher.ErrShutdown)
+				}
+				if exits {
+					runtime.Goexit()
+				}
+				return each(jobs, ctx.Err())
+			}, dispatcher.BatchConfig{Max: 2, Wait: forever}), config)
+			receive(t, started, "the handler starts")
+			r.stop(t)
+			for _, id := range ids {
+				wantState(t, db, id, "pending attempt=0 epoch=2 lost=0 error=")
+			}
+		})
 	}
 }
 
