@@ -165,15 +165,17 @@ func TestWhatBecomesOfAJobWhoseLeaseLapsed(t *testing.T) {
 		lost        int
 		waitSeconds int // 0: run_at stays
 	}{
-		"attempts are left: it is retried at once":           {`attempt = 24`, outbox.Retrying, 24, 1, 0},
-		"the last attempt: it is dead":                       {`attempt = 25`, outbox.Dead, 25, 1, 0},
-		"the second lost lease: it waits a second":           {`lost_leases = 1`, outbox.Retrying, 1, 2, 1},
-		"the fourth: it waits longer":                        {`lost_leases = 3`, outbox.Retrying, 1, 4, 7},
-		"the twentieth: it waits a minute, no more":          {`lost_leases = 19`, outbox.Retrying, 1, 20, 60},
-		"it lost one lease too many":                         {`lost_leases = 59`, outbox.Dead, 1, 60, 60},
-		"an outage: the attempt is given back":               {`started_at = now() - interval '1 year'`, outbox.Retrying, 0, 0, 0},
-		"an outage in the last attempt: it is not dead":      {`attempt = 25, started_at = now() - interval '1 year'`, outbox.Retrying, 24, 0, 0},
-		"an outage after lost leases: it counts as no other": {`lost_leases = 59, started_at = now() - interval '1 year'`, outbox.Retrying, 0, 59, 0},
+		"attempts are left: it is retried at once":            {`attempt = 24`, outbox.Retrying, 24, 1, 0},
+		"the last attempt: it is dead":                        {`attempt = 25`, outbox.Dead, 25, 1, 0},
+		"the second lost lease: it waits a second":            {`lost_leases = 1`, outbox.Retrying, 1, 2, 1},
+		"the fourth: it waits longer":                         {`lost_leases = 3`, outbox.Retrying, 1, 4, 7},
+		"the twentieth: it waits a minute, no more":           {`lost_leases = 19`, outbox.Retrying, 1, 20, 60},
+		"it lost one lease too many":                          {`lost_leases = 59`, outbox.Dead, 1, 60, 60},
+		"an outage: the attempt is given back":                {`started_at = now() - interval '1 year'`, outbox.Retrying, 0, 0, 0},
+		"an outage in the last attempt: it is not dead":       {`attempt = 25, started_at = now() - interval '1 year'`, outbox.Retrying, 24, 0, 0},
+		"an outage after lost leases: it counts as no other":  {`lost_leases = 59, started_at = now() - interval '1 year'`, outbox.Retrying, 0, 59, 0},
+		"an outage, and the key is to be blocked: it is dead": {`key = 'k', on_lapse = 'block', started_at = now() - interval '1 year'`, outbox.Dead, 1, 0, 0},
+		"an outage, and it is to be closed: it is stale":      {`key = 'k', on_lapse = 'fail-stale', started_at = now() - interval '1 year'`, outbox.Stale, 1, 0, 0},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -188,7 +190,9 @@ func TestWhatBecomesOfAJobWhoseLeaseLapsed(t *testing.T) {
 			var attempt, lost, wait int
 			err := db.QueryRow(t.Context(), `
 				SELECT status::text, attempt, lost_leases, greatest(round(extract(epoch FROM run_at - now())), 0)::integer
-				FROM outbox.jobs`).Scan(&status, &attempt, &lost, &wait)
+				FROM outbox.jobs
+				UNION ALL
+				SELECT status::text, attempt, lost_leases, 0 FROM outbox.history`).Scan(&status, &attempt, &lost, &wait)
 			if err != nil {
 				t.Fatal(err)
 			}
