@@ -73,8 +73,8 @@ WITH lapsed AS MATERIALIZED (
     UPDATE outbox.jobs
     SET status             = sentenced.status,
         epoch              = jobs.epoch + 1,
-        -- An outage gives the attempt back to a job that runs again. One that ends here keeps the attempt that ended it.
-        attempt            = jobs.attempt - CASE WHEN sentenced.outage AND sentenced.status = 'retrying' THEN 1 ELSE 0 END,
+        -- An outage gives the attempt back to a job that runs again. One that ends here keeps it.
+        attempt            = jobs.attempt - (sentenced.outage AND sentenced.status = 'retrying')::integer,
         lost_leases        = jobs.lost_leases + CASE WHEN sentenced.outage THEN 0 ELSE 1 END,
         -- The first time, and after an outage, a job keeps its place in the queue. Later it waits for 1, 3, 7 and
         -- finally 60 s, so that a job that kills its workers leaves them some time.
