@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -112,8 +112,7 @@ func EncodeTrellis(e Event, headers map[string]string) (body []byte, own map[str
 		w.Deadline = new(e.Deadline.UTC())
 	}
 	if e.Key != "" {
-		sum := sha256.Sum256([]byte(e.Key))
-		w.Concurrency = &trellisConcurrency{e.Key, hex.EncodeToString(sum[:16])}
+		w.Concurrency = &trellisConcurrency{e.Key, engine.KeyHash(e.Key)}
 	}
 	own = map[string]string{
 		"request-id": w.Context.RequestID, "traceparent": parent, HeaderN: strconv.Itoa(e.N),

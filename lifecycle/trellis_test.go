@@ -120,7 +120,7 @@ func TestFieldsOfTrellis(t *testing.T) {
   "deadline": "2026-11-26T09:00:00Z",
   "concurrency": {
     "key": "k",
-    "keyHash": "8254c329a92850f6d539dd376f4816ee"
+    "keyHash": "8254c329a92850f6d539dd376f4816ee2764517da5e0235514af433164480d7a"
   },
   "timestamp": "2026-11-26T09:00:00Z"
 }`

@@ -66,7 +66,7 @@ func TestPresetTrellis(t *testing.T) {
 		"context": {"requestId": "r-1", "traceId": "01a2175a3d24728eb9f6e3596a53baf4", "traceparent": "00-01a2175a3d24728eb9f6e3596a53baf4-b9f6e3596a53baf4-00"},
 		"service": "mail", "jobType": "mail.send", "eventType": "created", "state": "pending", "tries": 0,
 		"payload": {"to": "ada"}, "deadline": "2026-11-27T10:00:00Z",
-		"concurrency": {"key": "ada", "keyHash": "fdee430d40bd57deeac186cd9790033d"}, "timestamp": "2026-11-26T10:00:00Z"}`), &want); err != nil {
+		"concurrency": {"key": "ada", "keyHash": "fdee430d40bd57deeac186cd9790033d0f06f909a8806e7ce6e717ab7c7d5029"}, "timestamp": "2026-11-26T10:00:00Z"}`), &want); err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(got, want) {

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -63,4 +65,10 @@ func WorkerFault(name string) string {
 		return ""
 	}
 	return fmt.Sprintf("is %.200q, want up to %d characters without spaces", name, MaxNameBytes)
+}
+
+// KeyHash returns the SHA-256 of a key in hexadecimal, as Trellis' clients receive it in events and in answers.
+func KeyHash(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:])
 }

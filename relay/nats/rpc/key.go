@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -71,7 +72,7 @@ func getKey(s *Service, ctx context.Context, r *request) (any, error) {
 		return nil, err
 	}
 	out := keyAnswer{
-		Service: in.Service, Type: in.Type, Key: in.Key, KeyHash: keyHash(in.Key),
+		Service: in.Service, Type: in.Type, Key: in.Key, KeyHash: engine.KeyHash(in.Key),
 		Active: []keyActive{}, Queued: []keyQueued{}, QueuedDepth: key.Waiting + key.Blocked,
 	}
 	jobs, _, err := find(ctx, s.operator, operator.Filter{

@@ -1,15 +1,14 @@
 package rpc
 
 import (
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"mime"
 	"slices"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -86,7 +85,7 @@ func view(who access.Principal, j operator.Job) job {
 		v.LastError = j.ErrorMessage
 	}
 	if j.Key != "" {
-		v.Concurrency = &concurrency{Key: j.Key, KeyHash: keyHash(j.Key), LeaseExpiresAt: utc(j.LeaseExpiresAt)}
+		v.Concurrency = &concurrency{Key: j.Key, KeyHash: engine.KeyHash(j.Key), LeaseExpiresAt: utc(j.LeaseExpiresAt)}
 	}
 	if who.Can(access.PayloadRead) && j.Payload != nil {
 		v.Payload = document(j.Payload, j.ContentType)
@@ -120,11 +119,6 @@ func document(b []byte, contentType string) json.RawMessage {
 	other, _ := json.Marshal(
 		map[string]string{"contentType": contentType, "base64": base64.StdEncoding.EncodeToString(b)})
 	return other
-}
-
-func keyHash(key string) string {
-	sum := sha256.Sum256([]byte(key))
-	return hex.EncodeToString(sum[:])
 }
 
 // utc returns a time in the form that is shown.
