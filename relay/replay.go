@@ -247,10 +247,8 @@ func (p *replayer) turn(ctx context.Context, r *replay) error {
 	meant := positions(page.events)
 	var failed error
 	if len(meant) > 0 {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case p.o.replays <- page:
+		if err := p.offer(ctx, r, page); err != nil {
+			return err
 		}
 		failed = <-page.ended
 	}
@@ -284,6 +282,28 @@ func (p *replayer) turn(ctx context.Context, r *replay) error {
 		return err
 	}
 	return failed
+}
+
+// offer waits until the publishing goroutine takes a page. In an outage that may take hours, and an operator may stop
+// the replay meanwhile.
+func (p *replayer) offer(ctx context.Context, r *replay, page *replayPage) error {
+	tick := time.NewTicker(lookInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case p.o.replays <- page:
+			return nil
+		case <-tick.C:
+		}
+		if err := p.look(ctx); err != nil {
+			return err
+		}
+		if p.running[r.id] != r {
+			return errStopped
+		}
+	}
 }
 
 func (r *replay) add(c counts) {

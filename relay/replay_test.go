@@ -388,6 +388,39 @@ func TestAReplayIsStopped(t *testing.T) {
 	}
 }
 
+// A replay that an operator stops in an outage publishes nothing when the sink is back, also not the page that it had
+// read before.
+func TestAReplayStoppedInAnOutage(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	publish(t, db, "t", "k", "1", "2", "3")
+	var sink recorder
+	var lines said
+	start(t, db, &sink, func(c *relay.Config) {
+		c.Logger = lines.logger(t)
+		c.SetOutage(20*time.Millisecond, 100*time.Millisecond)
+	})
+	sink.await(t, "1", "2", "3")
+	away := &relay.UnavailableError{Code: relay.CodeUnavailable, Err: errors.New("away")}
+	sink.set(func(relay.Message) error { return away }, away)
+	publish(t, db, "t", "k", "4")
+	waitFor(t, func() bool { return ask[bool](t, db, `SELECT away_code IS NOT NULL FROM outbox.sinks`) }, func() string { return "the sink is away" })
+	r := startReplay(t, db, operator.EventReplay{Again: true})
+	waitFor(t, func() bool { return lines.has("replay goes on") }, func() string { return "the owner knows of the replay" })
+	time.Sleep(200 * time.Millisecond) // it reads a page
+	end(t, func(ctx context.Context) error { return operator.New(db).StopReplay(ctx, "s", r.ID, outbox.ID{}) })
+	time.Sleep(2500 * time.Millisecond)
+	sink.set(nil, nil)
+	sink.await(t, "1", "2", "3", "4")
+	twoBeats(t, db)
+	if got := bodiesOf(sink.replayed()); len(got) > 0 {
+		t.Errorf("%q were published after the replay was stopped", got)
+	}
+	if next := awaitReplay(t, db, startReplay(t, db, operator.EventReplay{})); next.Published != 4 {
+		t.Errorf("the next one is %+v", next)
+	}
+}
+
 // forgetful is a sink whose broker remembers ids.
 type forgetful struct {
 	recorder
