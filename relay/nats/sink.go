@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,6 +61,7 @@ func (s *Sink) Probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer c.guard(ctx)()
 	if err := c.question(ctx, apiInfo, struct{}{}, &struct{}{}); err != nil &&
 		!errors.Is(err, nats.ErrPermissionViolation) {
 		c.close() // if it was silent, the connection may be dead
@@ -114,6 +116,7 @@ func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 		p.outcomes[0] = err
 		return p.outcomes
 	}
+	defer c.guard(ctx)()
 	p.c = c
 	p.messages = make([]*nats.Msg, len(batch))
 	for rest := p.all(); len(rest) > 0 && !p.over; {
@@ -136,6 +139,7 @@ type publication struct {
 
 	failed    map[string]bool  // keys with a message that was not accepted
 	forbidden map[string]error // subjects for which the sink has no permission
+	silent    *stream          // nil until nobody answers a question: then for all subjects of unknown streams
 	over      bool             // nothing more is sent: the connection is lost, or ctx has ended
 }
 
@@ -223,7 +227,14 @@ func (p *publication) streamOf(ctx context.Context, subject string) (*stream, er
 	if checkSubject(subject) != nil {
 		return &stream{}, nil
 	}
-	return p.sink.lookUp(ctx, p.c, subject)
+	if p.silent != nil {
+		return cmp.Or(p.sink.streams.of(subject), p.silent), nil
+	}
+	s, err := p.sink.lookUp(ctx, p.c, subject)
+	if err == nil && errors.Is(s.refusal, errSilent) {
+		p.silent = s
+	}
+	return s, err
 }
 
 // send publishes a group to its stream.
