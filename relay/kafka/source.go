@@ -24,6 +24,9 @@ const (
 	// sessionTimeout is how long a group waits for a dead member before it goes on without it.
 	sessionTimeout = 10 * time.Second
 
+	// leaveTimeout bounds how long a broker that does not answer keeps a bridge from its end.
+	leaveTimeout = time.Second
+
 	maxFetchBytes = 32 << 20 // of all partitions; a single batch of the broker may be larger
 )
 
@@ -180,8 +183,13 @@ func (s *Source) Close() error {
 	return nil
 }
 
+// drop leaves the group and closes the client. If the broker does not answer in leaveTimeout, the group waits for the
+// end of the member's session.
 func (s *Source) drop() {
 	if s.client != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+		_ = s.client.LeaveGroupContext(ctx) // Close waits for as long as this one request lasts
+		cancel()
 		s.client.Close()
 	}
 	s.client, s.returned, s.acked = nil, nil, nil

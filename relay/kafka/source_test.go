@@ -2,11 +2,15 @@ package kafka
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/posthaste-dev/posthaste/relay"
 )
 
 // Where brokers name no topic's ID, a topic that is made anew has the same offsets again, and other times.
@@ -47,5 +51,33 @@ func TestACommitThatFailsIsNotForgotten(t *testing.T) {
 	}
 	if s.Release(); s.acked != nil {
 		t.Error("what is given back is committed")
+	}
+}
+
+// A broker that is stopped keeps its connections and answers nothing. The source gives its client up soon all the same.
+func TestAStoppedBrokerDoesNotHoldASource(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	config := b.config()
+	config.User, config.PasswordFile = "admin", filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(config.PasswordFile, []byte("admin"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := OpenSource(config, SourceConfig{Topic: topic, Group: "g"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if outcomes := b.Sink().Publish(t.Context(), []relay.Message{{ID: "1", Destination: topic}}); outcomes[0] != nil {
+		t.Fatal(outcomes[0])
+	}
+	if got, err := s.Fetch(t.Context(), 10); err != nil || len(got) != 1 {
+		t.Fatalf("got %v, %v", got, err)
+	}
+	b.Stop()
+	defer b.Continue()
+	began := time.Now()
+	s.Release()
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("it took %v", took)
 	}
 }

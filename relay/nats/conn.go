@@ -119,7 +119,9 @@ func (c *conn) close() {
 
 // guard breaks the connection when ctx ends, until the returned function is called: a write to a server that reads
 // nothing would last until nats.go gives it up.
-func (c *conn) guard(ctx context.Context) (stop func() bool) { return context.AfterFunc(ctx, c.sockets.close) }
+func (c *conn) guard(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, c.sockets.close)
+}
 
 // lost returns the error of unanswered messages when the connection ended.
 func (c *conn) lost() error {
