@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
@@ -308,6 +309,33 @@ func TestALateTransactionIsReadToItsEnd(t *testing.T) {
 			t.Fatalf("number %d is %s", i+1, body)
 		}
 	}
+}
+
+// A process that has lost its sink, as in an outage of the database, does not report that the sink has no lag.
+func TestWhoDoesNotOwnASinkReportsNoLag(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var sink recorder
+	reg := prometheus.NewRegistry()
+	start(t, db, &sink, func(c *relay.Config) { c.Registerer = reg })
+	gauges := []string{"lag_seconds", "lag_events", "away_seconds", "holes", "held_messages", "held_keys"}
+	reported := func() (names []string) {
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range gauges {
+			if slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "outbox_relay_"+name }) {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	waitFor(t, func() bool { return slices.Equal(reported(), gauges) && gauge(t, reg, "outbox_relay_owned") == 1 },
+		func() string { return fmt.Sprintf("the owner reports %q", reported()) })
+	exec(t, db, `UPDATE outbox.sinks SET owner = 'other', epoch = epoch + 1, lease_expires_at = now() + interval '5 minutes'`)
+	waitFor(t, func() bool { return gauge(t, reg, "outbox_relay_owned") == 0 && len(reported()) == 0 },
+		func() string { return fmt.Sprintf("who is not the owner reports %q", reported()) })
 }
 
 // Connections that go silent, as when a machine loses power, hold a sink up no longer than

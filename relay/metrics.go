@@ -7,8 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// metrics are those of all sinks. A sink's gauges are 0 in a process that does not own it: aggregate over processes by
-// maximum, not by sum.
+// metrics are those of all sinks. A process that does not own a sink does not know how far it has come: there owned is
+// 0, and the other gauges are absent. So an outage of the database, in which nobody owns a sink, does not look as if it
+// had no lag. Aggregate over processes by maximum, not by sum.
 type metrics struct {
 	published, failures, refused, dropped, rewinds *prometheus.CounterVec
 	replayed, duplicates, dataLosses               *prometheus.CounterVec
@@ -66,13 +67,22 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 
 // sinkMetrics are those of one sink.
 type sinkMetrics struct {
-	published, dropped, rewinds               prometheus.Counter
-	failures, refused                         *prometheus.CounterVec
-	replayed, duplicates, dataLosses          prometheus.Counter
-	owned, lagEvents, lagSeconds, away, holes prometheus.Gauge
-	heldMessages, heldKeys                    prometheus.Gauge
-	publishSeconds, batchSize                 prometheus.Observer
+	published, dropped, rewinds        prometheus.Counter
+	failures, refused                  *prometheus.CounterVec
+	replayed, duplicates, dataLosses   prometheus.Counter
+	owned                              prometheus.Gauge
+	lagEvents, lagSeconds, away, holes ownersGauge
+	heldMessages, heldKeys             ownersGauge
+	publishSeconds, batchSize          prometheus.Observer
 }
+
+// ownersGauge is a gauge that exists only in the process that owns the sink.
+type ownersGauge struct {
+	of   *prometheus.GaugeVec
+	sink string
+}
+
+func (g ownersGauge) Set(value float64) { g.of.WithLabelValues(g.sink).Set(value) }
 
 func (m *metrics) of(sink string) *sinkMetrics {
 	return &sinkMetrics{
@@ -82,10 +92,10 @@ func (m *metrics) of(sink string) *sinkMetrics {
 		refused:  m.refused.MustCurryWith(prometheus.Labels{"sink": sink}),
 		replayed: m.replayed.WithLabelValues(sink), duplicates: m.duplicates.WithLabelValues(sink),
 		dataLosses:   m.dataLosses.WithLabelValues(sink),
-		heldMessages: m.heldMessages.WithLabelValues(sink), heldKeys: m.heldKeys.WithLabelValues(sink),
-		owned: m.owned.WithLabelValues(sink), lagEvents: m.lagEvents.WithLabelValues(sink),
-		lagSeconds: m.lagSeconds.WithLabelValues(sink),
-		away:       m.away.WithLabelValues(sink), holes: m.holes.WithLabelValues(sink),
+		owned:        m.owned.WithLabelValues(sink),
+		heldMessages: ownersGauge{m.heldMessages, sink}, heldKeys: ownersGauge{m.heldKeys, sink},
+		lagEvents: ownersGauge{m.lagEvents, sink}, lagSeconds: ownersGauge{m.lagSeconds, sink},
+		away: ownersGauge{m.away, sink}, holes: ownersGauge{m.holes, sink},
 		publishSeconds: m.publishSeconds.WithLabelValues(sink), batchSize: m.batchSize.WithLabelValues(sink),
 	}
 }
@@ -125,12 +135,10 @@ func (m *sinkMetrics) held(h *held) {
 	m.heldKeys.Set(float64(len(h.keys)))
 }
 
-// forget resets the gauges in a process that no longer owns the sink.
+// forget ends what a process knows that no longer owns the sink.
 func (m *sinkMetrics) forget() {
-	for _, g := range []prometheus.Gauge{
-		m.owned, m.lagEvents, m.lagSeconds, m.away, m.holes, m.heldMessages,
-		m.heldKeys,
-	} {
-		g.Set(0)
+	m.owned.Set(0)
+	for _, g := range []ownersGauge{m.lagEvents, m.lagSeconds, m.away, m.holes, m.heldMessages, m.heldKeys} {
+		g.of.DeleteLabelValues(g.sink)
 	}
 }
