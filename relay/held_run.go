@@ -98,7 +98,7 @@ func (c *heldRunner) publishHeld(ctx context.Context, job *outbox.Claimed) error
 }
 
 // publishInTurn publishes a message when it is its turn. With skips, later messages of its key wait only for its
-// attempts; an outage spends none.
+// attempts, which no outage spends.
 func (c *heldRunner) publishInTurn(ctx context.Context, m Message, skips bool) error {
 	select {
 	case c.heldTurn <- struct{}{}:
@@ -130,7 +130,22 @@ func (c *heldRunner) publishInTurn(ctx context.Context, m Message, skips bool) e
 	if ctx.Err() != nil || c.probe(ctx) != nil { // the message is not at fault
 		return dispatcher.Unavailable(dispatcher.WithCode(CodeUnavailable, err), 0)
 	}
-	return dispatcher.WithCode(CodeUnanswered, err)
+	return c.unanswered(err)
+}
+
+// unanswered returns the outcome of an attempt that is unknown although the sink answers a probe. Either the message
+// breaks the sink, or the sink accepts no message, as a receiver that answers 500 to each, or a queue without a
+// majority. So the attempt counts only if the sink has accepted a message since the last one that counted: an outage
+// spends at most one attempt of one message, and a message that breaks a sink in use becomes a dead letter.
+func (c *heldRunner) unanswered(err error) error {
+	err = dispatcher.WithCode(CodeUnanswered, err)
+	if c.accepts.Swap(false) {
+		return err
+	}
+	if why := c.o.outage(); why != nil && (why.code == CodeUnanswered || why.code == CodeUnavailable) {
+		return dispatcher.Unavailable(err, 0)
+	}
+	return dispatcher.TargetUnavailable(err, 0) // try others all the same
 }
 
 // checkHeld refuses a job that hold has not made. A login that can store one against the rule of [engine.KindFault], as

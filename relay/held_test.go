@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -404,12 +405,77 @@ func TestAMessageThatBreaksTheBrokerIsRefused(t *testing.T) {
 	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 2 }, func() string {
 		return "the message and the one behind it are held"
 	})
+	keepPublishing(t, db, "c")
 	deadLetters(t, db, 1)
 	if code := ask[string](t, db, `SELECT last_error_code FROM outbox.jobs WHERE status = 'dead'`); code != relay.CodeUnanswered {
 		t.Errorf("the dead letter has the code %s", code)
 	}
 	sink.awaitKey(t, "b", "4", "5")
 	sink.awaitKey(t, "a", "1")
+}
+
+// keepPublishing stores a message of a key every 50 ms until the test ends: the sink is in use.
+func keepPublishing(t *testing.T, db *pgxpool.Pool, key string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for backoff.Sleep(ctx, 50*time.Millisecond) == nil {
+			publish(t, db, "t", key, "x")
+		}
+	}()
+	t.Cleanup(func() { stop(); <-ended })
+}
+
+// down is a sink that refuses bad messages and accepts no other: it fails at them, or does not answer.
+type down struct {
+	picky
+	silent bool
+	up     atomic.Bool
+}
+
+func (d *down) Publish(ctx context.Context, batch []relay.Message) []error {
+	if d.up.Load() || bad(batch[0]) {
+		return d.picky.Publish(ctx, batch)
+	}
+	if d.silent {
+		<-ctx.Done()
+	}
+	return slices.Repeat([]error{errors.New("no confirmation")}, len(batch))
+}
+
+// A sink refuses a message, and then accepts nothing although it answers probes. The messages behind the refused one
+// spend no attempts, and all are published when the sink is back.
+func TestMessagesBehindARefusedOneOutliveAnOutage(t *testing.T) {
+	t.Parallel()
+	for _, onRefused := range []relay.OnRefused{relay.RefusedHold, relay.RefusedSkip} {
+		for _, silent := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, silent %t", onRefused, silent), func(t *testing.T) {
+				t.Parallel()
+				db := database(t)
+				sink := &down{picky: picky{refuses: tooLarge(bad)}, silent: silent}
+				publish(t, db, "t", "k", "bad", "1", "2", "3")
+				publish(t, db, "t", "other", "4") // of the log: it finds the outage
+				start(t, db, sink, func(c *relay.Config) {
+					c.Sinks[0].Routes[0].OnRefused = onRefused
+					c.SetOutage(20*time.Millisecond, 100*time.Millisecond)
+					c.SetPatience(50 * time.Millisecond)
+				})
+				if letter := deadLetters(t, db, 1); onRefused == relay.RefusedHold {
+					end(t, func(ctx context.Context) error { return operator.New(db).Dismiss(ctx, letter) })
+				}
+				time.Sleep(2 * time.Second)
+				spent := ask[int](t, db, `SELECT coalesce(max(attempt), 0) FROM outbox.jobs WHERE payload <> 'bad'`)
+				lost := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE payload <> 'bad' AND status IN ('failed', 'dead')`)
+				if lost > 0 || spent > 1 { // one may be in progress
+					t.Errorf("%d messages are dead letters because of the outage, and one spent %d attempts", lost, spent)
+				}
+				sink.up.Store(true)
+				sink.awaitKey(t, "k", "1", "2", "3")
+			})
+		}
+	}
 }
 
 // Behind a message that breaks the broker are more of its key than a page has: one of another key is found.
@@ -431,6 +497,7 @@ func TestAMessageThatBreaksTheBrokerIsRefusedBeforeManyOfItsKey(t *testing.T) {
 	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 2501 }, func() string {
 		return "the message and those behind it are held"
 	})
+	keepPublishing(t, db, "c")
 	deadLetters(t, db, 1)
 	sink.awaitKey(t, "a")
 }

@@ -100,7 +100,7 @@ var ErrNotTried = errors.New("not tried: a message before it was not accepted")
 // ErrMaybeAway is wrapped by an outcome that is unknown and may be an outage, such as the answer of a proxy that cannot
 // reach its broker or does not wait for it; but the message itself may be what the broker fails at. For messages of the
 // log, trying another message decides. A refused message that is tried again spends no attempt on this outcome, unless
-// later messages of its key wait for its attempts ([RefusedSkip]).
+// later messages of its key wait for its attempts ([RefusedSkip]) and the sink has accepted another message meanwhile.
 var ErrMaybeAway = errors.New("the broker may be away")
 
 // RefusedError is the outcome of a message that the broker will never accept unchanged.
