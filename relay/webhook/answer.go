@@ -140,9 +140,7 @@ func classify(failed *Error) error {
 		return refused(relay.CodeBadDestination)
 	case http.StatusForbidden:
 		return refused(relay.CodeForbidden)
-	case http.StatusGone: // and will not come back
-		return refused(relay.CodeNoDestination)
-	case http.StatusNotFound, http.StatusMethodNotAllowed:
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusGone: // a wrong URL, or a closed endpoint
 		return unavailable(relay.CodeNoDestination)
 	case http.StatusUnauthorized: // a wrong signature is our fault, not the message's
 		return unavailable(relay.CodeForbidden)
