@@ -105,3 +105,17 @@ func TestACursorIsASetOfPositions(t *testing.T) {
 		}
 	})
 }
+
+// Several transactions may fill a hole. It stays until the last of them has ended, however often it was looked at.
+func TestAHoleWaitsForAllTransactions(t *testing.T) {
+	t.Parallel()
+	c := cursor{}.after([]int64{1, 3}).numbered(100)
+	for _, running := range [][]int64{{5, 6, 7}, {5, 6}, {5}} {
+		if c = c.looked(snapshot{next: 100, running: running}, 3); !c.isHole(2) {
+			t.Fatalf("the hole is closed while %d run", running)
+		}
+	}
+	if c = c.looked(snapshot{next: 100}, 3); c.isHole(2) {
+		t.Error("the hole stays although nobody can fill it")
+	}
+}

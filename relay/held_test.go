@@ -469,7 +469,7 @@ func TestMessagesBehindARefusedOneOutliveAnOutage(t *testing.T) {
 				spent := ask[int](t, db, `SELECT coalesce(max(attempt), 0) FROM outbox.jobs WHERE payload <> 'bad'`)
 				lost := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE payload <> 'bad' AND status IN ('failed', 'dead')`)
 				if lost > 0 || spent > 1 { // one may be in progress
-					t.Errorf("%d messages are dead letters because of the outage, and one spent %d attempts", lost, spent)
+					t.Fatalf("%d messages are dead letters because of the outage, and one spent %d attempts", lost, spent)
 				}
 				sink.up.Store(true)
 				sink.awaitKey(t, "k", "1", "2", "3")

@@ -25,6 +25,30 @@ var relayed = []Mutant{
 		Checks:    []Check{test("relay", "TestTheNextOwnerKnowsTheHoles", `got [], want ["a1"]`)},
 	},
 	{
+		Name:      "a hole is closed by its age",
+		Breaks:    "an event of a transaction that outlives another is never published",
+		Invariant: "No event is lost",
+		Edits: []Edit{{"relay.cursor.looked", `if h.running = running(h.before); h.running == 0 {`, `was := h.running
+			if h.running = running(h.before); h.running == 0 || was >= 0 {`}},
+		Checks: []Check{test("relay", "TestAHoleWaitsForAllTransactions", "the hole is closed while")},
+	},
+	{
+		Name:      "the log is read in the order of transactions",
+		Breaks:    "a key's later event is published first, if its transaction began earlier",
+		Invariant: "A key's events keep their order",
+		Edits: []Edit{
+			{"internal/sqlgen.EventsAfter", `headers, bytes, sum(bytes)`, `headers, bytes, xid, sum(bytes)`},
+			{"internal/sqlgen.EventsAfter", `END AS bytes
+`, `END AS bytes, xmin::text::bigint AS xid
+`},
+			{"internal/sqlgen.EventsAfter", `WHERE coalesce(before, 0) < $3::bigint
+`, `WHERE coalesce(before, 0) < $3::bigint
+ORDER BY xid, position
+`},
+		},
+		Checks: []Check{test("relay", "TestTheOrderOfAKeyIsThatOfItsLock", " was published after ")},
+	},
+	{
 		Name:      "a hole has a bound that is too low",
 		Breaks:    "a hole is closed although a transaction that began before it was noticed runs",
 		Invariant: "No event is lost",
@@ -454,6 +478,30 @@ var relayed = []Mutant{
 		Invariant: "A refused message holds up its key only",
 		Edits:     []Edit{{"relay.publisher.probeWithMessages", `o.unanswered.times >= unansweredLimit`, `false`}},
 		Checks:    []Check{test("relay", "TestAMessageThatBreaksTheBrokerIsRefused", "in vain: the message and the one behind it are held")},
+	},
+	{
+		Name:      "a message of the log without an answer is a refused one",
+		Breaks:    "an outage in which the broker still answers makes jobs, and then dead letters, of all messages",
+		Invariant: "A refused message holds up its key only",
+		Edits: []Edit{{"relay.delivery.judge", `			d.o.unanswered.note(m.ID, err)
+`, `			d.refuse(ctx, m.index, &RefusedError{CodeUnanswered, err})
+			return
+`}},
+		Checks: []Check{test("relay", "TestAReceiverThatFailsEachRequestIsAway", "messages are held in the outage")},
+	},
+	{
+		Name:      "a held message without an answer has spent an attempt",
+		Breaks:    "an outage in which the broker still answers makes dead letters of the messages behind a refused one",
+		Invariant: "A refused message holds up its key only",
+		Edits:     []Edit{{"relay.heldRunner.unanswered", `if c.accepts.Swap(false) {`, `if c.accepts.Swap(false) || err != nil {`}},
+		Checks:    []Check{test("relay", "TestMessagesBehindARefusedOneOutliveAnOutage/hold,_silent_false", "messages are dead letters because of the outage")},
+	},
+	{
+		Name:      "a held message without an answer never spends an attempt",
+		Breaks:    "a message that breaks the broker is tried for ever, and under skip its key waits for it",
+		Invariant: "A refused message holds up its key only",
+		Edits:     []Edit{{"relay.heldRunner.unanswered", `if c.accepts.Swap(false) {`, `if c.accepts.Swap(false) && err == nil {`}},
+		Checks:    []Check{test("relay", "TestAMessageThatBreaksTheBrokerIsRefused", "in vain: there are 1 dead letters")},
 	},
 	{
 		Name:      "a batch without an answer is tried whole again",

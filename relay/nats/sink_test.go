@@ -352,6 +352,12 @@ func TestSubjectsThatCannotBe(t *testing.T) {
 			t.Errorf("header %q: %v", name, err)
 		}
 	}
+	for _, value := range []string{"a\r\nNats-Rollup: all", "a\nb", "a\rb", "a\x00"} {
+		_, err := encode(&relay.Message{Destination: "a", Headers: []relay.Header{{Name: "x", Value: value}}})
+		if refused, ok := errors.AsType[*relay.RefusedError](err); !ok || refused.Code != relay.CodeRefused {
+			t.Errorf("value %q: %v", value, err)
+		}
+	}
 }
 
 func TestAttributesAreWrittenAsTheBindingSays(t *testing.T) {
