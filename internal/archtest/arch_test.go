@@ -45,7 +45,7 @@ var allowed = map[string]string{
 	"listener":         "internal/backoff internal/dsn internal/pgsession",
 	"outbox":           "internal/engine internal/sqlgen internal/pgsession internal/pgvalue",
 	"outbox/codes":     "",
-	"lifecycle":        "outbox",
+	"lifecycle":        "outbox internal/engine",
 	"internal/invalid": "outbox",
 	"inbox":            "internal/engine outbox internal/sqlgen internal/pgsession internal/invalid",
 	"protect":          "internal/durable internal/engine outbox",
@@ -61,7 +61,7 @@ var allowed = map[string]string{
 	"relay/redis":         "internal/invalid relay relay/internal/credentials",
 	"relay/nats":          "internal/invalid relay bridge relay/internal/credentials relay/internal/cloudevents internal/backoff internal/outage",
 	"relay/nats/presence": "dispatcher relay relay/nats",
-	"relay/nats/rpc":      "access operator outbox relay/nats internal/callers internal/outage internal/pgsession",
+	"relay/nats/rpc":      "access operator outbox relay/nats internal/callers internal/engine internal/outage internal/pgsession",
 	"relay/relaytest":     "relay",
 	"bridge":              "outbox internal/engine internal/sqlgen internal/backoff internal/fingerprint internal/outage internal/pgsession internal/pgvalue internal/invalid",
 
