@@ -62,7 +62,7 @@ func (v *visit) pace() pace {
 	}
 	p := paces[v.route.path]
 	// Revealing a payload is reading it, and the audit says so: a page does not do that by itself.
-	if v.param("reveal") != "" {
+	if v.param("reveal") != "" || v.over {
 		return pace{}
 	}
 	if v.route.path == "letters" && v.param("error") != "" {

@@ -1,66 +1,84 @@
 package console
 
 import (
-	"time"
+	"cmp"
+	"slices"
 
+	"github.com/posthaste-dev/posthaste/internal/fingerprint"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // otherAct is an act of somebody else on jobs that an operation was about.
 type otherAct struct {
-	actor, act, request string
-	jobs                int
+	actor, act string
+	request    string // of the acts; "" if they are of several
+	jobs       int64
 }
 
-// previewedFor is how long before an act on open jobs its preview may have been made.
-const previewedFor = time.Hour
-
-// others returns who has acted since the preview on jobs that the operation was about, and on which it has not acted
-// itself, the latest first: of the newest 200 acts, those on jobs of its queue, kind and key. What others had done
-// before the operation began is not counted in it.
+// others returns who has acted on jobs that the operation was about, and on which it has not acted itself, the latest
+// first: on letters from the count in its preview on, and on what it began with, but on no more of that than it has
+// left alone.
 func (v *visit) others(o operator.Operation) (all []otherAct, err error) {
-	f := operator.AuditFilter{
-		Since: o.Filter.FailedUntil, Until: o.FinishedAt, Tenant: v.tenant(), Queue: o.Filter.Queue + o.Jobs.Queue,
-		Limit: operator.MaxLimit,
+	since := cmp.Or(o.Filter.FailedUntil, o.StartedAt)
+	if o.Passed == 0 && !since.Before(o.StartedAt) {
+		return nil, nil
 	}
-	if f.Since.IsZero() {
-		f.Since = o.StartedAt.Add(-previewedFor)
-	}
-	entries, err := v.operator.Audit(v.ctx(), f)
+	acts, err := v.operator.OthersActs(v.ctx(), o, since)
 	if err != nil {
 		return nil, err
 	}
-	own := map[outbox.ID]bool{}
-	for _, e := range entries {
-		own[e.JobID] = own[e.JobID] || e.RequestID == o.RequestID
+	acts = slices.DeleteFunc(acts, func(a operator.OthersAct) bool { return !concerns(o, a) })
+	wanted := make([]operator.Wanted, len(acts))
+	for i, a := range acts {
+		wanted[i] = operator.Wanted{ID: a.JobID, Tenant: v.tenant()}
 	}
-	var wanted []operator.Wanted
-	for _, e := range entries {
-		if !e.JobID.IsZero() && !own[e.JobID] {
-			wanted = append(wanted, operator.Wanted{ID: e.JobID, Tenant: v.tenant()})
-		}
-	}
-	found, err := v.operator.Find(v.ctx(), wanted)
+	jobs, err := v.operator.Find(v.ctx(), wanted)
 	if err != nil {
 		return nil, err
 	}
-	meant := map[outbox.ID]bool{}
-	for _, j := range found {
-		kind, key := o.Filter.Kind+o.Jobs.Kind, o.Filter.Key+o.Jobs.Key
-		meant[j.ID] = (kind == "" || j.Kind == kind) && (key == "" || j.Key == key)
-	}
-	at := map[otherAct]int{}
-	for _, e := range entries {
-		one := otherAct{actor: e.Actor, act: e.Act, request: e.RequestID}
-		if !meant[e.JobID] {
+	left := o.Passed
+	for i, a := range acts {
+		again := slices.ContainsFunc(acts[:i], func(b operator.OthersAct) bool { return b.JobID == a.JobID })
+		begun := !a.At.Before(o.StartedAt)
+		if again || begun && left == 0 || !meantJob(o, jobs[i]) {
 			continue
 		}
-		if _, known := at[one]; !known {
-			at[one] = len(all)
-			all = append(all, one)
+		if begun {
+			left--
 		}
-		all[at[one]].jobs++
+		at := slices.IndexFunc(all, func(b otherAct) bool { return b.actor == a.Actor && b.act == a.Act })
+		if at < 0 {
+			at, all = len(all), append(all, otherAct{actor: a.Actor, act: a.Act, request: a.RequestID})
+		}
+		if all[at].jobs++; all[at].request != a.RequestID {
+			all[at].request = ""
+		}
 	}
 	return all, nil
+}
+
+// concerns reports whether an act was on a job in a state in which the operation would have acted on it.
+func concerns(o operator.Operation, a operator.OthersAct) bool {
+	if o.Act.OnOpenJobs() {
+		return slices.Contains(o.Act.Possible(), a.Status) &&
+			(len(o.Jobs.Statuses) == 0 || slices.Contains(o.Jobs.Statuses, a.Status))
+	}
+	return (a.Status == outbox.Failed || a.Status == outbox.Dead) &&
+		(o.Filter.Status == "" || o.Filter.Status == a.Status) &&
+		(o.Filter.ErrorCode == "" || o.Filter.ErrorCode == a.ErrorCode)
+}
+
+// meantJob reports whether the operation was about a job, as far as the job still shows it. Its last error is the one
+// of which it was a dead letter, until it fails again.
+func meantJob(o operator.Operation, j operator.Job) bool {
+	f, open := o.Filter, o.Jobs
+	since, until := f.CreatedSince, f.CreatedUntil
+	if o.Act.OnOpenJobs() {
+		since, until = open.CreatedSince, open.CreatedUntil
+	}
+	kind, key := f.Kind+open.Kind, f.Key+open.Key
+	return !j.ID.IsZero() && (kind == "" || j.Kind == kind) && (key == "" || j.Key == key) &&
+		!j.CreatedAt.Before(since) && (until.IsZero() || j.CreatedAt.Before(until)) &&
+		(f.Fingerprint == "" || f.Fingerprint == fingerprint.Of(j.Kind, j.ErrorCode, j.ErrorMessage))
 }

@@ -56,6 +56,7 @@ func (s *site) operation(v *visit) error {
 	if err != nil {
 		return err
 	}
+	v.over = !found.FinishedAt.IsZero()
 	return v.render(operationPage(v, found, done, others))
 }
 

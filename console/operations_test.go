@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/internal/fingerprint"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -226,7 +227,9 @@ func TestTheSecondPersonLearnsWhoWasFirst(t *testing.T) {
 	}
 	other := r.deadLetter(tenantA, "other", "c", "m")
 	first, second := r.as("a"), r.as("all")
-	pages := []string{"letters-replay?error=c1&kind=k", "letters-replay?error=c1&kind=k&tenant=" + tenantA.String()}
+	failure := fingerprint.Of("k", "c", "m")
+	r.exec(`UPDATE outbox.jobs SET error_fingerprint = $1 WHERE kind = 'k'`, failure)
+	pages := []string{"letters-replay?kind=k&error=" + failure, "letters-replay?kind=k&tenant=" + tenantA.String() + "&error=" + failure}
 	forms := []url.Values{first.get(pages[0]).is(200).hiddenFields(), second.get(pages[1]).is(200).hiddenFields()}
 	o := operator.New(r.db)
 	for n, person := range []*rig{first, second} {
@@ -255,4 +258,78 @@ func TestTheSecondPersonLearnsWhoWasFirst(t *testing.T) {
 	}
 	r.get("operation?id="+all[0].ID.String()).is(200).has("0 replayed of 0", "a was first with 20 jobs", "job.replay").hasNot("grace was first", "all was first")
 	r.get("operation?id=" + all[1].ID.String()).is(200).hasNot("was first")
+}
+
+// Two people replay letters of one kind that died of different errors: Ada's operation leaves one of hers alone, with
+// which Grace was first, and Grace has replayed five others, dismissed one and read one. Ada's page counts one job.
+func TestOnlyWhatAnOperationLeftAloneIsSaidToBeAnothers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const mine, others = "relay down", "no such mailbox"
+	letter := func(message string) outbox.ID {
+		id := r.deadLetter(tenantA, "mail", "smtp", message)
+		r.exec(`UPDATE outbox.jobs SET error_fingerprint = $2 WHERE id = $1`, id, fingerprint.Of("mail", "smtp", message))
+		return id
+	}
+	first := letter(mine)
+	for range 3 {
+		letter(mine)
+	}
+	o := operator.New(r.db)
+	grace := o.As(operator.Actor{Name: "grace", RequestID: "graces"})
+	start := func(actor string) operator.Operation {
+		op, err := o.As(operator.Actor{Name: actor, RequestID: "of " + actor}).StartOperation(t.Context(), operator.OperationSpec{
+			Act: operator.ReplayLetters, Filter: operator.DeadLetterFilter{Fingerprint: fingerprint.Of("mail", "smtp", mine)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return op
+	}
+	finish := func(op operator.Operation) operator.Operation {
+		for op.FinishedAt.IsZero() {
+			if _, err := o.StepOperation(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			if op, err = o.Operation(t.Context(), outbox.ID{}, op.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return op
+	}
+	ada := start("ada")
+	for range 5 {
+		if err := grace.Retry(t.Context(), letter(others)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := grace.Retry(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	r.exec(`INSERT INTO outbox.audit (actor, request_id, act, tenant_id, job_id, queue) SELECT 'grace', 'graces', 'payload.read', tenant_id, id, queue FROM outbox.jobs`)
+	ada = finish(ada)
+	if ada.Done != 3 || ada.Passed != 1 {
+		t.Fatalf("the operation has done %d and left %d alone, want 3 and 1", ada.Done, ada.Passed)
+	}
+	// What the operation itself has done, before and after, hides nobody.
+	r.exec(`INSERT INTO outbox.audit (actor, request_id, act, tenant_id, job_id, queue, before, at)
+		SELECT 'ada', 'of ada', 'job.replay', $1, gen_random_uuid(), 'default', '{"status": "dead"}', $2 FROM generate_series(1, 950)`, tenantA, ada.FinishedAt.Add(-time.Millisecond))
+	page := r.get("operation?id="+ada.ID.String()).is(200).has("grace was first with 1 job", "job.retry").hasNot("payload.read")
+	if strings.Contains(page.Body.String(), "data-every") {
+		t.Error("the page of a finished operation is read again and again")
+	}
+
+	letter(mine)
+	alone := start("ada")
+	for range 5 {
+		if err := grace.Retry(t.Context(), letter(others)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if page := r.get("operation?id=" + alone.ID.String()).is(200); !strings.Contains(page.Body.String(), "data-every") {
+		t.Error("the page of an operation that goes on is not read again")
+	}
+	finish(alone)
+	r.get("operation?id=" + alone.ID.String()).is(200).has("1 replayed of 1").hasNot("was first")
 }

@@ -33,6 +33,7 @@ type visit struct {
 	now    time.Time // the time of the page; ages count from here
 	params url.Values
 	acted  acted   // what this request has done to selected jobs
+	over   bool    // the page shows what no longer changes: it is not read again
 	form   []field // what was sent with a form that was refused, and can be sent again
 	again  place   // where a refusal leads people who want to look again; zero for nowhere
 

@@ -42,6 +42,25 @@ WHERE audit.queue = @queue::text
 ORDER BY audit.id DESC
 LIMIT @max_rows;
 
+-- name: ListOthersActs :many
+-- ListOthersActs returns up to @max_rows acts that changed a job, newest first, with the job's status and error code
+-- before: acts with an id above @after_id of other requests than @request_id, on jobs on which that one has not acted.
+SELECT audit.at, audit.actor, audit.act, coalesce(audit.request_id, '')::text AS request_id, audit.job_id,
+       (audit.before ->> 'status')::text AS status, coalesce(audit.before ->> 'error_code', '')::text AS error_code
+FROM outbox.audit
+WHERE audit.id > @after_id
+  AND audit.at >= @since
+  AND audit.at < @until
+  AND audit.job_id IS NOT NULL
+  AND audit.before ->> 'status' IS NOT NULL
+  AND audit.request_id IS DISTINCT FROM @request_id::text
+  AND (@queue::text = '' OR audit.queue = @queue)
+  AND (sqlc.narg(tenant_id)::uuid IS NULL OR audit.tenant_id = sqlc.narg(tenant_id))
+  AND NOT EXISTS ( -- the OFFSET makes it a search in the index of jobs, not a join
+      SELECT FROM outbox.audit AS own WHERE own.job_id = audit.job_id AND own.request_id = @request_id OFFSET 0)
+ORDER BY audit.id DESC
+LIMIT @max_rows;
+
 -- name: FindAuditReach :many
 -- FindAuditReach returns the act after @max_rows acts of the same tenant with an id below @before_id: ListAudit reads
 -- this many, if it stops there, however few of them match. It returns nothing if there are no more.

@@ -229,6 +229,82 @@ func (q *Queries) ListAudit(ctx context.Context, arg ListAuditParams) ([]ListAud
 	return items, nil
 }
 
+const ListOthersActs = `-- name: ListOthersActs :many
+SELECT audit.at, audit.actor, audit.act, coalesce(audit.request_id, '')::text AS request_id, audit.job_id,
+       (audit.before ->> 'status')::text AS status, coalesce(audit.before ->> 'error_code', '')::text AS error_code
+FROM outbox.audit
+WHERE audit.id > $1
+  AND audit.at >= $2
+  AND audit.at < $3
+  AND audit.job_id IS NOT NULL
+  AND audit.before ->> 'status' IS NOT NULL
+  AND audit.request_id IS DISTINCT FROM $4::text
+  AND ($5::text = '' OR audit.queue = $5)
+  AND ($6::uuid IS NULL OR audit.tenant_id = $6)
+  AND NOT EXISTS ( -- the OFFSET makes it a search in the index of jobs, not a join
+      SELECT FROM outbox.audit AS own WHERE own.job_id = audit.job_id AND own.request_id = $4 OFFSET 0)
+ORDER BY audit.id DESC
+LIMIT $7
+`
+
+type ListOthersActsParams struct {
+	AfterID   int64
+	Since     pgtype.Timestamptz
+	Until     pgtype.Timestamptz
+	RequestID string
+	Queue     string
+	TenantID  pgtype.UUID
+	MaxRows   int32
+}
+
+type ListOthersActsRow struct {
+	At        pgtype.Timestamptz
+	Actor     string
+	Act       string
+	RequestID string
+	JobID     pgtype.UUID
+	Status    string
+	ErrorCode string
+}
+
+// ListOthersActs returns up to @max_rows acts that changed a job, newest first, with the job's status and error code
+// before: acts with an id above @after_id of other requests than @request_id, on jobs on which that one has not acted.
+func (q *Queries) ListOthersActs(ctx context.Context, arg ListOthersActsParams) ([]ListOthersActsRow, error) {
+	rows, err := q.db.Query(ctx, ListOthersActs,
+		arg.AfterID,
+		arg.Since,
+		arg.Until,
+		arg.RequestID,
+		arg.Queue,
+		arg.TenantID,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListOthersActsRow
+	for rows.Next() {
+		var i ListOthersActsRow
+		if err := rows.Scan(
+			&i.At,
+			&i.Actor,
+			&i.Act,
+			&i.RequestID,
+			&i.JobID,
+			&i.Status,
+			&i.ErrorCode,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ListQueueActs = `-- name: ListQueueActs :many
 SELECT id, at, actor, act, tenant_id, job_id, coalesce(queue, '')::text AS queue, coalesce(target, '')::text AS target,
        before::jsonb AS before, 0::integer AS payload_bytes,
