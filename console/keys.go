@@ -111,18 +111,22 @@ func (s *site) key(v *visit) error {
 	return v.render(keyPage(v, k))
 }
 
-// justUnblocked returns how many dead letters the request that the parameters name has run again by unblocking the key;
-// -1 if it has not.
+// justUnblockedFor is for how long the page of a key says what was done to it.
+const justUnblockedFor = time.Hour
+
+// justUnblocked returns how many dead letters the request that the parameters name has run again by unblocking the key
+// within the last hour; -1 if it has not. It reads as much of the audit as a page of it takes.
 func (v *visit) justUnblocked(name operator.KeyName) (retried int, err error) {
 	request := v.param("request")
 	if request == "" {
 		return -1, nil
 	}
-	done, err := v.operator.Audit(v.ctx(), operator.AuditFilter{
+	done, err := v.operator.AuditPage(v.ctx(), operator.AuditFilter{
 		RequestID: request, Act: "key.unblock", Queue: name.Queue, Target: name.Key, Tenant: name.Tenant, Limit: 1,
+		Since: v.now.Add(-justUnblockedFor),
 	})
 	var after struct{ Retried int }
-	if err != nil || len(done) == 0 || json.Unmarshal(done[0].After, &after) != nil {
+	if err != nil || len(done.Entries) == 0 || json.Unmarshal(done.Entries[0].After, &after) != nil {
 		return -1, err
 	}
 	return after.Retried, nil
