@@ -95,21 +95,21 @@ var acts = []act{
 		askSelected("dismiss", dismissJob), doSelected((*operator.Operator).Dismiss),
 	},
 	{
-		"operation-stop", onID, "", needs(access.AdminMutate), "Stop", operationAct("stop"),
-		doOperation((*operator.Operator).StopOperation),
+		"operation-stop", onID, "shown", needs(access.AdminMutate), "Stop", operationAct("stop"),
+		doThing(&operationThing, "operation.stop"),
 	},
 	{
-		"operation-resume", onID, "", needs(access.AdminMutate), "Resume", operationAct("resume"),
-		doOperation((*operator.Operator).ResumeOperation),
+		"operation-resume", onID, "shown", needs(access.AdminMutate), "Resume", operationAct("resume"),
+		doThing(&operationThing, "operation.resume"),
 	},
 	{"key-unblock", onKey, "blocks", needs(access.AdminMutate), "Unblock", askUnblock, doUnblock},
 	{
-		"schedule-pause", onSchedule, "", needs(access.AdminMutate), "Pause", scheduleAct("pause"),
-		doSchedule((*operator.Operator).PauseSchedule),
+		"schedule-pause", onSchedule, "shown", needs(access.AdminMutate), "Pause", scheduleAct("pause"),
+		doThing(&scheduleThing, "schedule.pause"),
 	},
 	{
-		"schedule-resume", onSchedule, "", needs(access.AdminMutate), "Resume", scheduleAct("resume"),
-		doSchedule((*operator.Operator).ResumeSchedule),
+		"schedule-resume", onSchedule, "shown", needs(access.AdminMutate), "Resume", scheduleAct("resume"),
+		doThing(&scheduleThing, "schedule.resume"),
 	},
 	{"schedule-run", onSchedule, "once", needs(access.AdminMutate), "Run now", scheduleAct("run"), ranSchedule},
 	{
@@ -117,12 +117,12 @@ var acts = []act{
 		doSchedule((*operator.Operator).DeleteSchedule),
 	},
 	{
-		"sink-pause", onSink, "", needs(access.AdminMutate).ofAllTenants(), "Pause", sinkAct("pause"),
-		doSink((*operator.Operator).PauseSink),
+		"sink-pause", onSink, "shown", needs(access.AdminMutate).ofAllTenants(), "Pause", sinkAct("pause"),
+		doThing(&sinkThing, "sink.pause"),
 	},
 	{
-		"sink-resume", onSink, "", needs(access.AdminMutate).ofAllTenants(), "Resume", sinkAct("resume"),
-		doSink((*operator.Operator).ResumeSink),
+		"sink-resume", onSink, "shown", needs(access.AdminMutate).ofAllTenants(), "Resume", sinkAct("resume"),
+		doThing(&sinkThing, "sink.resume"),
 	},
 	{"view-delete", onView, "", needs(access.JobsRead), "Delete", askDeleteView, doDeleteView},
 	{"undo", "entry", "", needs(access.AdminRead, access.AdminMutate), "Undo", askUndo, doUndo},
@@ -527,7 +527,10 @@ func scheduleAct(verb string) func(*visit) (confirmation, error) {
 			hidden:  []field{{"tenant", found.Tenant.String()}, {"name", found.Name}},
 			command: "posthaste schedules " + verb + " " + shellQuoted(found.Name) + tenantFlag(found.Tenant),
 		}
-		if verb == "delete" && v.r.Method == http.MethodPost {
+		switch {
+		case verb == "pause" || verb == "resume":
+			c.hidden = append(c.hidden, stance{paused: found.PausedSince}.shown())
+		case verb == "delete" && v.r.Method == http.MethodPost:
 			c.back = link("schedules")
 		}
 		return c, nil
@@ -582,13 +585,22 @@ func sinkAct(verb string) func(*visit) (confirmation, error) {
 		return confirmation{
 			title: upperFirst(verb) + " sink " + found.Name, will: will[verb], back: link("sink", "name", found.Name),
 			crumb:  found.Name,
-			hidden: []field{{"name", found.Name}}, command: "posthaste relay " + verb + " " + shellQuoted(found.Name),
+			hidden: []field{{"name", found.Name}, stance{paused: found.PausedAt}.shown()}, command: "posthaste relay " + verb + " " + shellQuoted(found.Name),
 		}, nil
 	}
 }
 
-func doSink(do func(*operator.Operator, context.Context, string) error) func(*visit, *operator.Operator) error {
-	return func(v *visit, o *operator.Operator) error { return do(o, v.ctx(), v.param("name")) }
+// doThing returns the second step, which pauses or resumes a thing while it is as it was previewed.
+func doThing(t *thing, act string) func(*visit, *operator.Operator) error {
+	return func(v *visit, o *operator.Operator) (err error) {
+		e := operator.AuditEntry{Act: act, Tenant: v.tenant(), Target: cmp.Or(v.param("name"), v.param("id"))}
+		if text := v.param("tenant"); text != "" {
+			if e.Tenant, err = outbox.ParseID(text); err != nil {
+				return unreadable("tenant", "is no tenant’s id")
+			}
+		}
+		return v.actOnThing(o, t, e)
+	}
 }
 
 // jobActs returns the acts that the status of a job allows.

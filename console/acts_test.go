@@ -230,23 +230,23 @@ func TestKeysSchedulesAndSinksAreActedOn(t *testing.T) {
 	schedule := url.Values{"tenant": {tenantA.String()}, "name": {"sync"}, "reason": {"why not"}}
 	r.as("a").get("schedule-pause?tenant=" + tenantA.String() + "&name=sync").is(200).has("No tick fires any more")
 	r.as("b").post("schedule-pause", schedule).is(403)
-	r.as("a").post("schedule-pause", schedule).is(303)
+	r.as("a").confirm("schedule-pause", schedule).is(303)
 	r.as("a").get("schedule?name=sync").is(200).has("Paused since")
 	r.as("a").post("schedule-run", schedule).is(400).has("once")
 	schedule.Set("once", outbox.NewID().String())
 	r.as("a").post("schedule-run", schedule).is(303)
 	schedule.Del("once")
 	r.as("a").get("jobs?kind=sync").is(200).has("1 job shown")
-	r.as("a").post("schedule-resume", schedule).is(303)
+	r.as("a").confirm("schedule-resume", schedule).is(303)
 	r.as("a").post("schedule-delete", schedule).is(303)
 	r.as("a").get("schedule?name=sync").is(404)
 
 	r.exec(`INSERT INTO outbox.sinks (sink) VALUES ('nats-eu')`)
 	sink := url.Values{"name": {"nats-eu"}, "reason": {"upgrade"}}
 	r.as("a").post("sink-pause", sink).is(403)
-	r.post("sink-pause", sink).is(303)
+	r.confirm("sink-pause", sink).is(303)
 	r.get("sink?name=nats-eu").is(200).has("paused", "nothing is lost")
-	r.post("sink-resume", sink).is(303)
+	r.confirm("sink-resume", sink).is(303)
 	if n := r.audited("sink.pause", "upgrade"); n != 1 {
 		t.Errorf("the audit has %d acts, want 1", n)
 	}
@@ -257,4 +257,15 @@ func TestAButtonThatIsOffSaysWhy(t *testing.T) {
 	r := newRig(t)
 	id := r.deadLetter(tenantA, "k", "c", "m").String()
 	r.as("a+jobs.read,admin.read").get("job?id=" + id).is(200).has("Run again… : Needs admin.mutate")
+}
+
+// A link to a key names an unblocking of long ago, or none at all. The page does not search the whole audit for it.
+func TestTheLinkToAKeyDoesNotSearchTheWholeAudit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA, Key: outbox.KeyRules{Name: "acme"}})
+	r.exec(`INSERT INTO outbox.audit (at, actor, act, tenant_id, queue, target) SELECT now() - interval '3 hours', 'bulk', 'queue.limit', $1, 'other', 'x' FROM generate_series(1, 5000)`, tenantA)
+	page := "key?tenant=" + tenantA.String() + "&queue=default&key=acme&request=long-ago"
+	r.get(page).is(200).hasNot("was unblocked")
+	r.countStatements(page)
 }

@@ -20,7 +20,7 @@ type listedActs struct {
 	filter operator.AuditFilter
 	page   operator.AuditPage
 	// undoable marks the acts that can be undone. It is known only for the newest acts, and only if no condition hides
-	// any.
+	// later ones on the same thing.
 	undoable map[int64]bool
 }
 
@@ -37,7 +37,9 @@ func (s *site) audit(v *visit) (err error) {
 	if l.page, err = v.operator.AuditPage(v.ctx(), l.filter); err != nil {
 		return err
 	}
-	if len(v.conditions()) == 0 && l.filter.Before == 0 {
+	ofThings := []string{"queue", "target", "tenant", "since"}
+	hides := func(name string) bool { return !slices.Contains(ofThings, name) }
+	if !slices.ContainsFunc(v.conditions(), hides) && l.filter.Before == 0 {
 		l.undoable = v.undoable(l.page.Entries)
 	}
 	return v.render(auditPage(v, l))

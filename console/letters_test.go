@@ -99,7 +99,7 @@ func TestGroupsOfDeadLettersAreSharedUntilSomethingIsDone(t *testing.T) {
 		who.get("letters?error=c1&kind=k").is(200).has("1 job, from", "1 job shown")
 		r.exec(`DELETE FROM outbox.jobs`)
 		who.get("letters?error=c1&kind=k").is(200).has("None is left")
-		who.post("queue-pause", url.Values{"queue": {"mail"}, "reason": {"x"}})
+		who.post("queue-pause", url.Values{"queue": {"mail"}, "shown": {"on"}, "reason": {"x"}})
 	}
 	r.as("b").get("letters?queue=default").is(200).has("No dead letter matches")
 }

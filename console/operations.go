@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"net/http"
@@ -283,22 +282,9 @@ func operationAct(verb string) func(*visit) (confirmation, error) {
 		return confirmation{
 			title: upperFirst(verb) + " the operation", will: will[verb],
 			back: link("operation", "id", found.ID.String()), crumb: "Operation",
-			hidden: []field{{"id", found.ID.String()}}, command: "posthaste operations " + verb + " " +
-				found.ID.String(),
+			hidden:  []field{{"id", found.ID.String()}, operationStanding(found).shown()},
+			command: "posthaste operations " + verb + " " + found.ID.String(),
 		}, nil
-	}
-}
-
-func doOperation(do func(*operator.Operator, context.Context, outbox.ID,
-	outbox.ID) (operator.Operation, error),
-) func(*visit, *operator.Operator) error {
-	return func(v *visit, o *operator.Operator) error {
-		id, err := outbox.ParseID(v.param("id"))
-		if err != nil {
-			return unreadable("id", "is no operation’s id")
-		}
-		_, err = do(o, v.ctx(), v.tenant(), id)
-		return err
 	}
 }
 

@@ -119,9 +119,9 @@ func TestAnOperationIsStoppedAndResumed(t *testing.T) {
 	}
 	form := url.Values{"id": {op.ID.String()}, "reason": {"wrong ones"}}
 	r.get("operation-stop?id=" + op.ID.String()).is(200).has("stays done")
-	r.post("operation-stop", form).is(303)
+	r.confirm("operation-stop", form).is(303)
 	r.get("operation?id="+op.ID.String()).is(200).has("stopped", "Resume…")
-	r.post("operation-resume", form).is(303)
+	r.confirm("operation-resume", form).is(303)
 	r.get("operation?id=" + op.ID.String()).is(200).has("going on")
 	r.post("letters-replay", url.Values{"failed_until": {"now"}, "matched": {"1"}, "reason": {"x"}}).is(400).has("failed_until")
 	r.post("letters-replay", url.Values{"failed_until": {"2026-01-01T00:00:00Z"}, "matched": {"1"}, "rate": {"fast"}, "once": {outbox.NewID().String()}, "reason": {"x"}}).is(400).has("rate")
@@ -157,13 +157,13 @@ func TestACancellationGoesOnForThoseWhoMayCancel(t *testing.T) {
 	}
 	form := url.Values{"id": {op.ID.String()}}
 	may, mayNot := r.as("a"), r.as("a+jobs.read,admin.read,admin.mutate")
-	undo := mayNot.post("operation-stop", form).is(303).undoes(r)
+	undo := mayNot.confirm("operation-stop", form).is(303).undoes(r)
 	for page, form := range map[string]url.Values{"operation-resume": form, "undo": undo} {
 		mayNot.get(page + "?" + form.Encode()).is(403).has("jobs.cancel")
 		mayNot.post(page, form).is(403).has("Nothing was changed")
 		may.get("operation?id=" + op.ID.String()).is(200).has("stopped")
 	}
-	may.post("operation-resume", form).is(303)
+	may.confirm("operation-resume", form).is(303)
 	may.get("operation?id=" + op.ID.String()).is(200).has("going on")
 }
 

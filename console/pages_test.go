@@ -77,7 +77,7 @@ func TestAJobSaysWhyItDoesNotRun(t *testing.T) {
 	id := r.enqueue("greet", `{}`, outbox.Options{Queue: "mail"}).String()
 	r.get("job?id="+id).is(200).has("Why it does not run", "No present dispatcher works queue mail")
 	r.exec(`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing) VALUES ('w-1', 'v1', '{mail}', '{4}', '{greet}', true)`)
-	r.post("queue-pause", map[string][]string{"queue": {"mail"}, "reason": {"the relay is down"}}).is(303)
+	r.confirm("queue-pause", map[string][]string{"queue": {"mail"}, "reason": {"the relay is down"}}).is(303)
 	r.get("job?id="+id).is(200).has("paused", "posthaste queues resume mail")
 	r.as("a+jobs.read").get("job?id=" + id).is(404)
 	r.as("+jobs.read").get("job?id=" + id).is(200).hasNot("Why it does not run")

@@ -129,7 +129,7 @@ func (s *site) pauseOrResume(v *visit, q operator.Queue, pause bool) confirmatio
 	c := confirmation{
 		title: "Resume queue " + q.Name, action: "queue-resume", label: "Resume the queue",
 		back: link("queue", "queue", q.Name), crumb: q.Name,
-		hidden: []field{{"queue", q.Name}}, command: "posthaste queues resume " + shellQuoted(q.Name),
+		hidden: []field{{"queue", q.Name}, queueStanding(q).shown()}, command: "posthaste queues resume " + shellQuoted(q.Name),
 		will: []string{
 			fmt.Sprintf("%s waiting may start again, in all processes, as soon as workers are free.",
 				plural(int(waiting(q)), "job")),
@@ -155,11 +155,15 @@ func waiting(q operator.Queue) int64 {
 }
 
 func (s *site) pause(v *visit) error {
-	return v.actOnQueue(func(o *operator.Operator, queue string) error { return o.Pause(v.ctx(), queue) })
+	return v.actOnQueue(func(o *operator.Operator, queue string) error {
+		return v.actOnThing(o, &queueThing, operator.AuditEntry{Act: "queue.pause", Queue: queue})
+	})
 }
 
 func (s *site) resume(v *visit) error {
-	return v.actOnQueue(func(o *operator.Operator, queue string) error { return o.Resume(v.ctx(), queue) })
+	return v.actOnQueue(func(o *operator.Operator, queue string) error {
+		return v.actOnThing(o, &queueThing, operator.AuditEntry{Act: "queue.resume", Queue: queue})
+	})
 }
 
 func (v *visit) actOnQueue(act func(*operator.Operator, string) error) error {
@@ -214,7 +218,7 @@ func (s *site) limit(v *visit) error {
 			return err
 		})
 		if changed {
-			return v.changedSince(operator.AuditEntry{Act: "queue.limit", Queue: queue}, undos["queue.limit"])
+			return v.changedSince(operator.AuditEntry{Act: "queue.limit", Queue: queue}, &queueThing)
 		}
 		return othersAct(err)
 	})

@@ -59,7 +59,7 @@ func TestAQueueBehindTheListIsShownAsItIs(t *testing.T) {
 	r.exec(`INSERT INTO outbox.jobs (id, tenant_id, kind, queue, payload) SELECT outbox.uuid_v7(), $1, 'k', 'q' || n, '{}' FROM generate_series(1, 1000) n`, outbox.RootTenant)
 	r.enqueue("k", `{}`, outbox.Options{Queue: "zeta"})
 	r.confirm("queue-limits", url.Values{"queue": {"zeta"}, "running": {"7"}, "starts": {"10"}, "interval": {"1s"}}).is(303)
-	paused := r.post("queue-pause", url.Values{"queue": {"zeta"}, "reason": {"x"}}).is(303).Header().Get("Location")
+	paused := r.confirm("queue-pause", url.Values{"queue": {"zeta"}, "reason": {"x"}}).is(303).Header().Get("Location")
 	r.get("queues").is(200).has("by name. A job’s page leads to any other").hasNot("zeta")
 	r.get(paused).is(200).has("paused", "Resume", "Undo").hasSource(t, "queue-resume?")
 	r.get("queue-resume?queue=zeta").is(200).has("1 job waiting")
@@ -90,7 +90,7 @@ func TestAQueueIsPausedInTwoSteps(t *testing.T) {
 	r.enqueue("greet", `{}`, outbox.Options{Queue: "mail"})
 	r.get("queue-pause?queue=mail").is(200).has("1 job waiting now", "posthaste queues pause mail", "It can be undone")
 	r.get("queue?queue=mail").is(200).hasNot("paused")
-	a := r.post("queue-pause", url.Values{"queue": {"mail"}, "reason": {"the relay is down"}}).is(303)
+	a := r.confirm("queue-pause", url.Values{"queue": {"mail"}, "reason": {"the relay is down"}}).is(303)
 	if got := a.Header().Get("Location"); !strings.HasPrefix(got, "queue?queue=mail&done=") {
 		t.Errorf("led to %s", got)
 	}
@@ -99,19 +99,23 @@ func TestAQueueIsPausedInTwoSteps(t *testing.T) {
 	if err != nil || len(entries) != 1 || entries[0].Actor != "all" || entries[0].Reason != "the relay is down" || entries[0].RequestID != a.Header().Get("X-Request-Id") {
 		t.Errorf("got %+v, %v", entries, err)
 	}
-	r.post("queue-resume", url.Values{"queue": {"mail"}}).is(303)
+	r.confirm("queue-resume", url.Values{"queue": {"mail"}}).is(303)
 	r.get("queues").is(200).has("mail waiting")
 	r.as("a").post("queue-pause", url.Values{"queue": {"mail"}}).is(403)
-	r.post("queue-pause", url.Values{"queue": {"a b"}}).is(400).has("That is not acceptable")
+	r.post("queue-pause", url.Values{"queue": {"a b"}, "shown": {"on"}}).is(400).has("That is not acceptable")
 }
 
 // confirm sends the form of an act, with what its page has shown if that is limits.
 func (r *rig) confirm(page string, form url.Values) answer {
 	r.t.Helper()
-	if page == "queue-limits" {
-		form = maps.Clone(form)
-		form.Set("shown", r.get(page+"?queue="+url.QueryEscape(form.Get("queue"))).is(200).fieldsOf().Get("shown"))
+	form = maps.Clone(form)
+	thing := url.Values{}
+	for _, name := range []string{"queue", "tenant", "name", "id"} {
+		if form.Has(name) {
+			thing.Set(name, form.Get(name))
+		}
 	}
+	form.Set("shown", r.get(page+"?"+thing.Encode()).is(200).fieldsOf().Get("shown"))
 	return r.post(page, form)
 }
 

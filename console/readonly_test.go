@@ -68,5 +68,5 @@ func TestADatabaseThatTakesNoWrites(t *testing.T) {
 
 	set("RESET default_transaction_read_only")
 	r.get("job?id=" + id).is(200).hasNot("Read-only")
-	r.post("queue-pause", url.Values{"queue": {"mail"}, "reason": {"the relay is down"}}).is(303)
+	r.confirm("queue-pause", url.Values{"queue": {"mail"}, "reason": {"the relay is down"}}).is(303)
 }

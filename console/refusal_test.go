@@ -97,7 +97,7 @@ func TestTheDatabaseIsStopped(t *testing.T) {
 			t.Errorf("/%s does not try again: %v", page, a.Header())
 		}
 	}
-	if a := r.post("queue-pause", map[string][]string{"queue": {"mail"}}).refuses(503, "The database cannot be reached", "What you have entered is kept", "Try again"); a.Header().Get("Refresh") != "" || a.fieldsOf().Get("queue") != "mail" {
+	if a := r.post("queue-pause", map[string][]string{"queue": {"mail"}, "shown": {"on"}}).refuses(503, "The database cannot be reached", "What you have entered is kept", "Try again"); a.Header().Get("Refresh") != "" || a.fieldsOf().Get("queue") != "mail" {
 		t.Errorf("an act tries again by itself, or has lost its queue: %v", a.fieldsOf())
 	}
 	r.get("me").refuses(503, "The database cannot be reached") // nobody knows whether the session was ended

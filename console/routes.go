@@ -85,9 +85,9 @@ var routes = []route{
 	{"GET", "queues", inside, "", "Queues", (*site).queues},
 	{"GET", "queue", inside, "queue done range", "", (*site).queue},
 	{"GET", "queue-pause", needs(access.AdminMutate).ofAllTenants(), "queue", "", (*site).askPause},
-	{"POST", "queue-pause", needs(access.AdminMutate).ofAllTenants(), "queue reason", "", (*site).pause},
+	{"POST", "queue-pause", needs(access.AdminMutate).ofAllTenants(), "queue shown reason", "", (*site).pause},
 	{"GET", "queue-resume", needs(access.AdminMutate).ofAllTenants(), "queue", "", (*site).askResume},
-	{"POST", "queue-resume", needs(access.AdminMutate).ofAllTenants(), "queue reason", "", (*site).resume},
+	{"POST", "queue-resume", needs(access.AdminMutate).ofAllTenants(), "queue shown reason", "", (*site).resume},
 	{"GET", "queue-limits", needs(access.AdminMutate).ofAllTenants(), "queue", "", (*site).askLimits},
 	{
 		"POST", "queue-limits", needs(access.AdminMutate).ofAllTenants(),

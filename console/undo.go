@@ -163,6 +163,11 @@ var operationThing = thing{
 		}
 		return operationStanding(found), err
 	},
+	pause: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) error {
+		id, _ := outbox.ParseID(e.Target)
+		_, err := o.StopOperation(ctx, e.Tenant, id)
+		return err
+	},
 	resume: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) error {
 		id, _ := outbox.ParseID(e.Target)
 		_, err := o.ResumeOperation(ctx, e.Tenant, id)
@@ -312,7 +317,7 @@ func askUndo(v *visit) (c confirmation, err error) {
 			return c, err
 		}
 		if !now.asLeft(e) {
-			return c, v.changedSince(e, u)
+			return c, v.changedSince(e, u.thing)
 		}
 	}
 	will, command := u.inWords(e)
@@ -346,7 +351,7 @@ func doUndo(v *visit, o *operator.Operator) error {
 		return u.run(v.ctx(), o, e)
 	})
 	if changed {
-		return v.changedSince(e, u)
+		return v.changedSince(e, u.thing)
 	}
 	return othersAct(err)
 }
@@ -359,28 +364,40 @@ func othersAct(err error) error {
 	return err
 }
 
-// latestActs is how many of the newest acts are searched.
-const latestActs = 50
+// actsOn returns the latest acts on the thing that an entry names, newest first, however many acts on jobs there are. It
+// reads the audit for a bounded time, from an instant on.
+func (v *visit) actsOn(t *thing, e operator.AuditEntry, since time.Time) ([]operator.AuditEntry, error) {
+	if t == &queueThing {
+		return v.operator.QueueActs(v.ctx(), e.Queue, v.tenant(), operator.DefaultLimit)
+	}
+	page, err := v.operator.AuditPage(v.ctx(), operator.AuditFilter{
+		Tenant: v.tenant(), Target: e.Target, Since: since, Limit: operator.DefaultLimit,
+	})
+	return page.Entries, err
+}
 
 // changedSince names the person who has changed the state that the act left. The act may be none that was done, but one
 // that cannot be done because its thing is no longer as a page has shown it.
-func (v *visit) changedSince(e operator.AuditEntry, u undoing) error {
+func (v *visit) changedSince(e operator.AuditEntry, t *thing) error {
 	next := "It is not as it was shown. Nothing was changed."
 	if e.ID > 0 {
 		next = "It is not as " + e.Act + " has left it. Nothing was changed."
 	}
-	latest, err := v.operator.Audit(v.ctx(), operator.AuditFilter{Tenant: v.tenant(), Limit: latestActs})
-	if err != nil {
-		return err
+	var latest []operator.AuditEntry
+	if v.can(access.AdminRead) {
+		var err error
+		if latest, err = v.actsOn(t, e, e.At); err != nil {
+			return err
+		}
 	}
 	for _, l := range latest {
-		same := strings.HasPrefix(l.Act, u.thing.noun+".") && (l.Act == "queue.limit") == (e.Act == "queue.limit")
-		if l.ID > e.ID && same && u.thing.page(l) == u.thing.page(e) {
+		same := strings.HasPrefix(l.Act, t.noun+".") && (l.Act == "queue.limit") == (e.Act == "queue.limit")
+		if l.ID > e.ID && same && t.page(l) == t.page(e) {
 			next = fmt.Sprintf("%s did %s %s ago. Nothing was changed now.", l.Actor, l.Act, age(v.now.Sub(l.At)))
 			break
 		}
 	}
-	return refusal{http.StatusConflict, "The " + u.thing.noun + " was changed meanwhile", next}
+	return refusal{http.StatusConflict, "The " + t.noun + " was changed meanwhile", next}
 }
 
 // withDone returns the URL of a page with what this request has done to its thing, if that can be undone.
@@ -388,12 +405,14 @@ func (v *visit) withDone(to templ.SafeURL) templ.SafeURL {
 	if !v.can(access.AdminRead) {
 		return to
 	}
-	latest, err := v.operator.Audit(v.ctx(), operator.AuditFilter{Tenant: v.tenant(), Limit: latestActs})
+	mine, err := v.operator.AuditPage(v.ctx(), operator.AuditFilter{
+		Tenant: v.tenant(), RequestID: v.id, Since: v.now.Add(-time.Minute), Limit: operator.DefaultLimit,
+	})
 	if err != nil {
 		return to // it is done, and the page shows the state
 	}
-	for _, e := range latest {
-		if u := undos[e.Act]; e.RequestID == v.id && u.thing != nil && u.thing.page(e) == to {
+	for _, e := range mine.Entries {
+		if u := undos[e.Act]; u.thing != nil && u.thing.page(e) == to {
 			return to + templ.SafeURL("&done="+strconv.FormatInt(e.ID, 10))
 		}
 	}
@@ -419,6 +438,46 @@ func (v *visit) justDone(now stance) (d doneAct, err error) {
 		return d, err
 	}
 	return doneAct{u.said, e.ID}, nil
+}
+
+// A form for pausing or resuming a thing sends along how its page has shown the thing: somebody who resumes what was
+// paused at 11:00 does not end the pause that somebody else has begun at 12:00.
+
+// shown returns the stance in the form in which a page sends it along.
+func (s stance) shown() field {
+	switch {
+	case s.ended:
+		return field{"shown", "ended"}
+	case s.paused.IsZero():
+		return field{"shown", "on"}
+	}
+	return field{"shown", s.paused.UTC().Format(time.RFC3339Nano)}
+}
+
+// actOnThing pauses, stops or resumes a thing, if it still is as the page has shown it; otherwise it names who was
+// first. What is paused already is not paused again.
+func (v *visit) actOnThing(o *operator.Operator, t *thing, e operator.AuditEntry) error {
+	shown := v.param("shown")
+	if shown == "" {
+		return unreadable("shown", "is missing")
+	}
+	do, goes := t.pause, true
+	if strings.HasSuffix(e.Act, ".resume") {
+		do, goes = t.resume, false
+	}
+	changed := false
+	err := o.InSnapshot(v.ctx(), func(o *operator.Operator) error {
+		now, err := t.standing(v.ctx(), o, e)
+		changed = err == nil && (now.shown().value != shown || now.ended || now.paused.IsZero() != goes)
+		if err != nil || changed {
+			return err
+		}
+		return do(v.ctx(), o, e)
+	})
+	if changed {
+		return v.changedSince(e, t)
+	}
+	return othersAct(err)
 }
 
 // undoable returns those of the newest acts whose result no later act in the list has changed.

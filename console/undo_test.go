@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -163,7 +164,7 @@ func TestWhatSomebodyHasChangedSinceIsNotUndone(t *testing.T) {
 func TestAnUndoingThatMeetsAnotherActLooksAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	undo := r.post("queue-pause", url.Values{"queue": {"mail"}}).undoes(r)
+	undo := r.confirm("queue-pause", url.Values{"queue": {"mail"}}).undoes(r)
 	tx, err := r.db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -198,4 +199,65 @@ func TestWhatHasNoOppositeIsNotUndone(t *testing.T) {
 	r.get("undo?entry=99999999").is(404)
 	r.get("queue?queue=mail&done=" + entry).is(200).hasNot("Undo")
 	r.get("queue?queue=mail&done=x").is(400)
+}
+
+// Bob opens the form that ends a pause. Somebody else ends it meanwhile, and Ada begins another: what Bob confirms does
+// not end hers, and he learns of it, also while something acts on hundreds of jobs. Nor is what is paused paused again.
+func TestAFormEndsOnlyThePauseThatItHasShown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	operation := r.thingsToUndo()
+	things := reversibles(operation)
+	ada := r.as("all+admin.mutate,admin.read,jobs.read")
+	for name, pages := range map[string][2]string{
+		"pause a queue": {"queue-pause", "queue-resume"}, "pause a schedule": {"schedule-pause", "schedule-resume"},
+		"pause a sink": {"sink-pause", "sink-resume"}, "stop an operation": {"operation-stop", "operation-resume"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, ada := *r, *ada
+			r.t, ada.t = t, t
+			c, pause, resume := things[name], pages[0], pages[1]
+			r.make(c)
+			early := r.get(pause + "?" + c.form.Encode()).is(200).fieldsOf()
+			ada.confirm(pause, c.form).is(303)
+			r.post(pause, early).is(409).has("was changed meanwhile", ada.token+" did ")
+			late := r.get(resume + "?" + c.form.Encode()).is(200).fieldsOf()
+			r.confirm(resume, c.form).is(303)
+			ada.confirm(pause, c.form).is(303)
+			want := r.read(c.state)
+			r.exec(`INSERT INTO outbox.audit (actor, act, tenant_id, job_id, queue, before) SELECT 'bulk', 'job.replay', $1, gen_random_uuid(), 'a/b', '{"status": "dead"}' FROM generate_series(1, 400)`, tenantA)
+			r.post(resume, late).is(409).has("was changed meanwhile", ada.token+" did ")
+			if got := r.read(c.state); got != want {
+				t.Errorf("it was %s and is %s: her pause has ended", want, got)
+			}
+			r.post(pause, r.get(pause+"?"+c.form.Encode()).is(200).fieldsOf()).is(409).has(ada.token + " did ")
+			c.form = maps.Clone(c.form)
+			c.form.Del("shown")
+			r.post(resume, c.form).is(400).has("shown")
+		})
+	}
+}
+
+// Something acts on hundreds of jobs a second: between an act and the page that it leads to, it has written more acts
+// than a page of the audit has. The act can be undone all the same.
+func TestAnActIsUndoneWhileSomethingActsOnManyJobs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec(`CREATE FUNCTION public.many() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+		INSERT INTO outbox.audit (actor, act, job_id, queue, before) SELECT 'bulk', 'job.replay', gen_random_uuid(), 'mail', '{"status": "dead"}' FROM generate_series(1, 400);
+		RETURN NULL; END $$`)
+	r.exec(`CREATE TRIGGER many AFTER INSERT ON outbox.audit FOR EACH ROW WHEN (NEW.act LIKE '%.pause') EXECUTE FUNCTION public.many()`)
+	r.thingsToUndo()
+	for page, form := range map[string]url.Values{
+		"queue-pause": {"queue": {"mail"}}, "schedule-pause": {"tenant": {tenantA.String()}, "name": {"sync"}},
+	} {
+		if undo := r.confirm(page, form).undoes(r); undo == nil {
+			t.Errorf("what %s has done is not offered to be undone", page)
+		} else {
+			r.post("undo", undo).is(303)
+		}
+	}
+	// Of the acts on one thing the audit offers to undo the last.
+	r.get("audit?target=sync").is(200).has("schedule.resume", "Undo…")
+	r.get("audit?act=schedule.pause").is(200).has("schedule.pause").hasNot("Undo…")
 }
