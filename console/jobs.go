@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -102,8 +103,17 @@ func (s *site) find(v *visit) error {
 	if id, err := outbox.ParseID(text); err == nil {
 		return v.redirect(link("job", "id", id.String()))
 	}
+	if idPart.MatchString(text) {
+		return refusal{
+			http.StatusBadRequest, "That is a shortened id",
+			"A job’s id has 36 characters, like 01976f0e-7a5c-7d3e-8f4b-0123456789ab. In a list, an id is a link to its job.",
+		}
+	}
 	return v.redirect(link("jobs", "q", text))
 }
+
+// idPart matches an id as lists show it, see shortID, and the beginning of one.
+var idPart = regexp.MustCompile(`^(?i:[0-9a-f]{8}…[0-9a-f]{0,4}|0[0-9a-f]{7}(-[0-9a-f]{0,4}){0,3}(-[0-9a-f]{0,11})?)$`)
 
 // ran returns how long the latest attempt of a closed job took; zero if there was none.
 func ran(j operator.Job) time.Duration {

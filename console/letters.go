@@ -113,6 +113,20 @@ func (s *site) letters(v *visit) (err error) {
 	return v.render(groupPage(v, l))
 }
 
+// groupLink returns the URL of the letters of a group. Those without a fingerprint, which a bridge or an old build has
+// stored, have no page of their own: they are among the dead letters of their kind in the list of jobs.
+func (v *visit) groupLink(g operator.DeadLetterGroup) templ.SafeURL {
+	if g.Fingerprint != "" {
+		return link("letters", v.narrowed("error", g.Fingerprint, "kind", g.Kind)...)
+	}
+	f := search{kind: g.Kind, queue: v.param("queue"), key: v.param("key")}
+	f.statuses = []outbox.Status{outbox.Failed, outbox.Dead}
+	if status := outbox.Status(v.param("status")); status != "" {
+		f.statuses = []outbox.Status{status}
+	}
+	return f.link("tenant", v.param("tenant"))
+}
+
 // letterFilter returns the filter given by the URL, restricted to what the viewer may see. A time ago counts from the
 // beginning of the minute: all who look within it share the groups.
 func (v *visit) letterFilter() (f operator.DeadLetterFilter, err error) {

@@ -3,6 +3,7 @@ package console_test
 import (
 	"html"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -307,4 +308,31 @@ func TestACommandQuotesTheQueue(t *testing.T) {
 	r.get("key" + page).is(200).has("--queue 'a;touch b'")
 	r.exec(`INSERT INTO outbox.keys (tenant_id, queue, key, parked_at) VALUES ($1, 'a;touch b', 'k', now())`, outbox.RootTenant)
 	r.get("key-unblock" + page).is(200).has("--queue 'a;touch b'")
+}
+
+// A bridge or an old build has stored dead letters without a fingerprint. Their group leads to them.
+func TestAGroupWithoutAFingerprintLeadsToItsLetters(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	id := r.deadLetter(tenantA, "old", "c", "m")
+	r.exec(`UPDATE outbox.jobs SET error_fingerprint = NULL WHERE id = $1`, id)
+	r.deadLetter(tenantA, "new", "c", "m")
+	to := regexp.MustCompile(`class="wrap" href="([^"]+)"`).FindAllStringSubmatch(r.get("letters?kind=old").is(200).Body.String(), -1)
+	if len(to) != 1 {
+		t.Fatalf("got links %q, want one", to)
+	}
+	r.get(html.UnescapeString(to[0][1])).is(200).has("1 job shown", id.String()[:8])
+}
+
+// A list shows an id in part, and somebody types that into Find.
+func TestAShortenedIDIsSaidToBeOne(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	id := r.deadLetter(tenantA, "k", "c", "m").String()
+	for _, part := range []string{id[:8] + "…" + id[32:], id[:8], id[:13], id[:35], strings.ToUpper(id[:20])} {
+		r.get("find?q=" + url.QueryEscape(part)).is(400).has("36 characters")
+	}
+	for _, other := range []string{id, "mail", "kind:deadbeef", "0a1b.send"} {
+		r.get("find?q=" + url.QueryEscape(other)).is(303)
+	}
 }
