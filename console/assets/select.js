@@ -6,9 +6,7 @@
 const form = document.querySelector("form.selected");
 const words = form?.querySelector("[data-selected]");
 const address = new URL(location.href), ended = address.searchParams.has("acted");
-address.searchParams.delete("acted");
-address.searchParams.delete("of");
-address.searchParams.delete("request");
+for (const name of ["acted", "of", "refused", "ended", "request"]) address.searchParams.delete(name);
 const place = `selected ${address.pathname}${address.search}`;
 if (ended) for (const key of Object.keys(sessionStorage)) if (key.startsWith(`selected ${address.pathname}`)) sessionStorage.removeItem(key);
 
