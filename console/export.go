@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/csv"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +33,7 @@ const exportParams = " format"
 type exportedTable struct {
 	name    string // of the file
 	columns []string
+	json    []string // those of the columns whose cells are JSON: numbers, and what the audit has
 	// page returns the next rows, each with a value for each column, and whether there may be more. It takes bounded
 	// time.
 	page func(context.Context) (rows [][]string, more bool, err error)
@@ -53,7 +56,7 @@ func (s *site) exportJobs(v *visit) error {
 	if v.can(access.AdminRead) {
 		columns = append(columns, "attempt", "max_attempts")
 	}
-	return v.export(exportedTable{"jobs", columns, func(ctx context.Context) (rows [][]string, more bool, err error) {
+	return v.export(exportedTable{"jobs", columns, []string{"attempt", "max_attempts"}, func(ctx context.Context) (rows [][]string, more bool, err error) {
 		page, err := v.operator.Page(ctx, f)
 		for _, j := range page.Jobs {
 			rows = append(rows, v.jobCells(j))
@@ -87,6 +90,7 @@ func (s *site) exportLetters(v *visit) error {
 	var before outbox.ID
 	return v.export(exportedTable{
 		"dead-letters", columns,
+		[]string{"attempt"},
 		func(ctx context.Context) (rows [][]string, more bool, err error) {
 			page, err := v.operator.DeadLetterPage(ctx, f, before, operator.MaxLimit)
 			for _, l := range page.DeadLetters {
@@ -112,7 +116,7 @@ func (s *site) exportAudit(v *visit) error {
 		"id", "at", "actor", "act", "tenant", "job", "queue", "target", "changes", "before", "after", "reason",
 		"request",
 	}
-	return v.export(exportedTable{"audit", columns, func(ctx context.Context) (rows [][]string, more bool, err error) {
+	return v.export(exportedTable{"audit", columns, []string{"id", "before", "after"}, func(ctx context.Context) (rows [][]string, more bool, err error) {
 		page, err := v.operator.AuditPage(ctx, f)
 		for _, e := range page.Entries {
 			e = v.visible(e)
@@ -184,15 +188,19 @@ func (v *visit) export(t exportedTable) error {
 	}
 	for ; err == nil; rows, more, err = t.page(ctx) {
 		_ = connection.SetWriteDeadline(time.Now().Add(v.site.config.Timeout))
+		more = more || len(rows) > left
 		rows = rows[:min(len(rows), left)]
 		left -= len(rows)
 		for i := 0; i < len(rows) && err == nil; i++ {
-			err = write(v.w, t.columns, rows[i])
+			err = write(v.w, t, rows[i])
 		}
 		_ = connection.Flush() // the browser shows a file, and a proxy sees progress
 		if err != nil || !more || left == 0 {
 			break
 		}
+	}
+	if err == nil && more {
+		err = writeCut(v.w, ending, t)
 	}
 	if err != nil {
 		v.site.log.LogAttrs(v.ctx(), slog.LevelWarn, "export was cut off", slog.String("request_id", v.id),
@@ -207,8 +215,19 @@ func (v *visit) export(t exportedTable) error {
 // ends its line.
 var inner = regexp.MustCompile(`([;\t\r\n])([" ]*[=+\-@＝＋－＠])`)
 
+// writeCut writes the last line of a file that does not have the whole list.
+func writeCut(w io.Writer, ending string, t exportedTable) error {
+	if ending == "csv" {
+		cells := make([]string, len(t.columns)) // as many as in each line
+		cells[0] = "only the first " + strconv.Itoa(mostExported) + " rows are here"
+		return writeCSV(w, t, cells)
+	}
+	_, err := io.WriteString(w, `{"only_the_first":`+strconv.Itoa(mostExported)+"}\n")
+	return err
+}
+
 // writeCSV writes a line. A cell that a spreadsheet would take for a formula begins with an apostrophe.
-func writeCSV(w io.Writer, _, cells []string) error {
+func writeCSV(w io.Writer, _ exportedTable, cells []string) error {
 	harmless := make([]string, len(cells))
 	for i, cell := range cells {
 		harmless[i] = cell
@@ -227,14 +246,17 @@ func writeCSV(w io.Writer, _, cells []string) error {
 	return err
 }
 
-// writeJSON writes a line: an object with its members in the order of the columns, all of them strings.
-func writeJSON(w io.Writer, columns, cells []string) error {
+// writeJSON writes a line: an object with its members in the order of the columns. Those that are not JSON are strings.
+func writeJSON(w io.Writer, t exportedTable, cells []string) error {
 	var line bytes.Buffer
 	for i, cell := range cells {
-		name, _ := json.Marshal(columns[i])
+		name, _ := json.Marshal(t.columns[i])
 		text, err := json.Marshal(cell)
 		if err != nil {
 			return err
+		}
+		if slices.Contains(t.json, t.columns[i]) {
+			text = []byte(cmp.Or(cell, "null"))
 		}
 		line.WriteByte("{,"[min(i, 1)])
 		line.Write(name)

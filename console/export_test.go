@@ -61,7 +61,7 @@ func Editable(payload []byte) (string, error) {
 // CSVLine returns a line of an export.
 func CSVLine(cells ...string) string {
 	var line strings.Builder
-	_ = writeCSV(&line, nil, cells) // to memory
+	_ = writeCSV(&line, exportedTable{}, cells) // to memory
 	return line.String()
 }
 
@@ -73,7 +73,7 @@ func Exported(w http.ResponseWriter, timeout time.Duration, page func(context.Co
 		site: &site{config: Config{Timeout: timeout}, log: slog.New(slog.DiscardHandler)}, w: w, params: url.Values{"format": {"csv"}},
 		r: httptest.NewRequestWithContext(late, "GET", "/", nil), connection: context.Background(), leave: func() {},
 	}
-	return v.export(exportedTable{"list", []string{"id"}, page})
+	return v.export(exportedTable{"list", []string{"id"}, nil, page})
 }
 
 // Unrenewed returns the value of a cookie of somebody without a refresh token, whom the provider has confirmed at a

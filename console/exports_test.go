@@ -79,9 +79,12 @@ func TestListsAreExported(t *testing.T) {
 	if letter[3] != "'"+formula || letter[10] != evil+"\n\"quoted\"" {
 		t.Errorf("got %q", letter)
 	}
-	var object struct{ Kind, Error_message string }
+	var object struct {
+		Kind, Error_message string
+		Attempt             *int
+	}
 	text, _, _ := strings.Cut(r.get("letters-export?format=jsonl").is(200).Body.String(), "\n")
-	if err := json.Unmarshal([]byte(text), &object); err != nil || object.Kind != formula || object.Error_message != evil+"\n\"quoted\"" {
+	if err := json.Unmarshal([]byte(text), &object); err != nil || object.Kind != formula || object.Attempt == nil || object.Error_message != evil+"\n\"quoted\"" {
 		t.Errorf("got %s: %v", text, err)
 	}
 
@@ -212,7 +215,29 @@ func TestAnExportHasABound(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.exec(`INSERT INTO outbox.jobs (id, kind, payload) SELECT outbox.uuid_v7(), 'k', '' FROM generate_series(1, 10100)`)
-	if rows := r.get("jobs-export?format=csv").lines(); len(rows) != 10_001 {
-		t.Errorf("got %d rows, want 10 000", len(rows)-1)
+	if rows := r.get("jobs-export?format=csv").lines(); len(rows) != 10_002 || rows[10_001][0] != "only the first 10000 rows are here" {
+		t.Errorf("got %d rows, want 10 000 and a last one that says so", len(rows)-1)
+	}
+	if text := r.get("jobs-export?format=jsonl").is(200).Body.String(); strings.Count(text, "\n") != 10_001 || !strings.HasSuffix(text, "\n{\"only_the_first\":10000}\n") {
+		t.Errorf("the lines end with %q", text[max(0, len(text)-60):])
+	}
+}
+
+// A list has more rows than a file may have. The file says in its last line that it is not the whole list.
+func TestAFileSaysThatItIsNotTheWholeList(t *testing.T) {
+	t.Parallel()
+	for rows, want := range map[int]string{9_999: "x\n", 10_000: "x\n", 10_001: "only the first 10000 rows are here\n", 10_200: "only the first 10000 rows are here\n"} {
+		left := rows
+		w := httptest.NewRecorder()
+		err := console.Exported(w, time.Minute, func(context.Context) (page [][]string, more bool, err error) {
+			for range min(left, 200) {
+				page = append(page, []string{"x"})
+			}
+			left -= len(page)
+			return page, left > 0, nil
+		})
+		if body := w.Body.String(); err != nil || !strings.HasSuffix(body, "\n"+want) || strings.Count(body, "x\n") != min(rows, 10_000) {
+			t.Errorf("%d rows: the file ends with %q, %v; want %q", rows, body[max(0, len(body)-60):], err, want)
+		}
 	}
 }
