@@ -269,3 +269,12 @@ func TestTheLinkToAKeyDoesNotSearchTheWholeAudit(t *testing.T) {
 	r.get(page).is(200).hasNot("was unblocked")
 	r.countStatements(page)
 }
+
+// A worker is killed while it runs a job. The page of the job says that it has not been seen.
+func TestThePageOfARunningJobSaysWhatIsKnownOfItsWorker(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	id := r.enqueue("k", `{}`, outbox.Options{Tenant: tenantA})
+	r.exec(`UPDATE outbox.jobs SET status = 'running', epoch = epoch + 1, attempt = 1, lease_owner = 'gone', lease_expires_at = now() - interval '1 minute', started_at = now() - interval '2 minutes' WHERE id = $1`, id)
+	r.get("job?id="+id.String()).is(200).has("How it runs", "lapsed").hasNot("Why it does not run")
+}

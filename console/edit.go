@@ -83,9 +83,12 @@ func (s *site) storedPayload(j operator.Job, reveal bool) (storedPayload, error)
 	case !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0:
 		return refuse("It is no text. " + editByCommand)
 	}
-	p := storedPayload{text: text, json: (kind == "application/json" || strings.HasSuffix(kind, "+json")) &&
+	named := kind == "application/json" || strings.HasSuffix(kind, "+json")
+	p := storedPayload{text: text, json: (named || strings.ContainsAny(text[:min(1, len(text))], "{[")) &&
 		json.Valid(j.Payload)}
 	switch {
+	case !p.json && !reveal && s.contentOf(j.Payload, j.ContentType, false, true).masked > 0:
+		return refuse("It has values that are masked, and is not one JSON text. " + editByCommand)
 	case p.json:
 		laid, ok := laidOut(text, 2*editBytes)
 		p.text = laid
@@ -342,7 +345,7 @@ func (s *site) edit(v *visit) error {
 	if err != nil {
 		return err
 	}
-	reveal := v.param("reveal") != ""
+	reveal := v.reveals()
 	p, err := s.storedPayload(j, reveal)
 	if err != nil {
 		return v.tooLate(err)

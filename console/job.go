@@ -57,12 +57,12 @@ func (s *site) job(v *visit) (err error) {
 	if err != nil {
 		return err
 	}
-	shown := shownJob{Job: j, spans: timeline(j, v.now), reveal: v.param("reveal") != ""}
+	shown := shownJob{Job: j, spans: timeline(j, v.now), reveal: v.reveals()}
 	if shown.reports, err = v.operator.Reports(v.ctx(), j.ID); err != nil {
 		return err
 	}
 	if v.can(access.AdminRead) {
-		if waits(j) {
+		if explained(j) {
 			e, err := v.operator.Explain(v.ctx(), j.ID)
 			if err != nil {
 				return err
@@ -101,10 +101,18 @@ func (s *site) job(v *visit) (err error) {
 	return v.render(jobPage(v, shown))
 }
 
-// waits reports whether a job has a page about why it does not run.
-func waits(j operator.Job) bool {
+// reveals reports whether the viewer asks for masked values. Revealing is recorded as reading, so a link elsewhere, in a
+// chat or on another site, must not do it: it takes a step from a page of the console. A browser does not say where a
+// request comes from if the console is reached by plain http.
+func (v *visit) reveals() bool {
+	from := v.r.Header.Get("Sec-Fetch-Site")
+	return v.param("reveal") != "" && v.can(access.PayloadRead) && (from == "" || from == "same-origin")
+}
+
+// explained reports whether the page of a job says what it waits for, or what is known of its run.
+func explained(j operator.Job) bool {
 	switch j.Status {
-	case outbox.Pending, outbox.Blocked, outbox.Retrying, outbox.Created:
+	case outbox.Pending, outbox.Blocked, outbox.Retrying, outbox.Created, outbox.Running:
 		return true
 	}
 	return false

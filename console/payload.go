@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"mime"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -38,7 +39,8 @@ type content struct {
 // token is a piece of a text, with its class.
 type token struct{ class, text string }
 
-// contentOf prepares a content. It indents JSON by changing only the space between tokens: it parses no number, moves
+// contentOf prepares a content. It masks values in JSON whatever its type is called, in lines of JSON and in a form. It
+// indents JSON by changing only the space between tokens: it parses no number, moves
 // no name and re-encodes no string.
 func (s *site) contentOf(stored []byte, contentType string, reveal, whole bool) content {
 	c := content{contentType: contentType, size: len(stored), missing: stored == nil}
@@ -48,13 +50,21 @@ func (s *site) contentOf(stored []byte, contentType string, reveal, whole bool) 
 	} else if sealed := protect.SealedResult(stored); sealed != "" {
 		c.sealed = sealed
 		return c
-	} else if (kind == "application/json" || strings.HasSuffix(kind, "+json")) && json.Valid(stored) {
+	} else if kind == "application/x-www-form-urlencoded" && !reveal {
+		stored = []byte(c.maskForm(string(stored), s.mask(false)))
+	} else if json.Valid(stored) {
 		if text, ok := laidOut(string(stored), laidBytes); ok && len(stored) <= indentBytes {
 			return c.json(text, s.mask(reveal), whole)
 		}
 		if !reveal {
 			stored = []byte(c.maskIn(string(stored), s.mask(false)))
 		}
+	} else if !reveal && linesOfJSON(stored) {
+		hidden, lines := s.mask(false), strings.Split(string(stored), "\n")
+		for i, line := range lines {
+			lines[i] = c.maskIn(line, hidden)
+		}
+		stored = []byte(strings.Join(lines, "\n"))
 	}
 	text := stored
 	if !utf8.Valid(text) || bytes.IndexByte(text, 0) >= 0 {
@@ -111,6 +121,33 @@ func (c *content) maskIn(text string, hidden func([]string) bool) string {
 		c.masked++
 		return masked
 	})
+}
+
+// maskForm masks values of a form as a browser sends it. A name that cannot be decoded counts as it is written.
+func (c *content) maskForm(text string, hidden func([]string) bool) string {
+	pairs := strings.Split(text, "&")
+	for i, pair := range pairs {
+		name, _, _ := strings.Cut(pair, "=")
+		if plain, err := url.QueryUnescape(name); err == nil && hidden([]string{plain}) || hidden([]string{name}) {
+			c.masked++
+			pairs[i] = name + "=" + masked
+		}
+	}
+	return strings.Join(pairs, "&")
+}
+
+// linesOfJSON reports whether a text is JSON texts, each on a line.
+func linesOfJSON(text []byte) bool {
+	lines := 0
+	for line := range bytes.Lines(text) {
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		if lines++; !json.Valid(line) {
+			return false
+		}
+	}
+	return lines > 0
 }
 
 func (c content) json(text string, hidden func([]string) bool, whole bool) content {

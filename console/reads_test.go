@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"fmt"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -102,4 +103,51 @@ func TestARevealedPageIsReadOnce(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Somebody posts the address of a page with all shown in a chat. Who follows it has not asked for what is masked: they see
+// the page as usual, and the audit has no reading of theirs. Nor does it show a masked result to those who may see no
+// payloads.
+func TestALinkFromElsewhereRevealsNothing(t *testing.T) {
+	t.Parallel()
+	r := newEditorRig(t, func(c *console.Config) { c.AuditReads = true })
+	id := r.deadWith(tenantA, "k", `{"password": "hunter2", "to": "ada"}`)
+	for _, page := range []string{"job?reveal=1&id=", "job-edit?reveal=1&id="} {
+		for site, reveals := range map[string]bool{"none": false, "cross-site": false, "same-site": false, "same-origin": true} {
+			before := len(r.reads(id))
+			req := httptest.NewRequestWithContext(t.Context(), "GET", "/"+page+id.String(), nil)
+			req.Header.Set("Sec-Fetch-Site", site)
+			for _, c := range r.cookies() {
+				req.AddCookie(c)
+			}
+			a := r.send(req).is(200)
+			if shown := strings.Contains(a.text(), "hunter2"); shown != reveals || len(r.reads(id))-before != map[bool]int{true: 1}[reveals] {
+				t.Errorf("%s from %s: revealed is %t, want %t, and there are %d readings more", page, site, shown, reveals, len(r.reads(id))-before)
+			}
+		}
+	}
+	done := outbox.NewID()
+	r.exec(`INSERT INTO outbox.history (id, tenant_id, queue, kind, status, payload, content_type, priority, run_at, created_at, attempt, max_attempts, epoch, finished_at, closed_from, lost_leases, result)
+		VALUES ($1, $2, 'default', 'k', 'succeeded', '{}', 'application/json', 0, now(), now(), 1, 1, 2, now(), 'running', 0, '{"token": "hunter3"}')`, done, tenantA)
+	r.as("all+jobs.read").get("job?reveal=1&id="+done.String()).is(200).has("•••").hasNot("hunter3", "Reveal")
+	r.get("job?reveal=1&id=" + done.String()).is(200).has("hunter3")
+}
+
+// What a payload is called does not decide whether its secrets are shown.
+func TestSecretsAreMaskedWhateverTheTypeIsCalled(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for contentType, payload := range map[string]string{
+		"text/json": `{"password":"hunter2","n":1.50}`, "application/x-ndjson": "{\"n\":1.50}\n{\"password\":\"hunter2\"}\n", "text/plain": `[{"password":"hunter2","n":1.50}]`,
+		"application/cloudevents-batch+json": `[{"password":"hunter2","n":1.50}]`, "application/x-www-form-urlencoded": "n=1.50&pass%77ord=hunter2",
+	} {
+		id := r.deadLetter(tenantA, "k", "c", "m")
+		r.exec(`UPDATE outbox.jobs SET payload = $2, content_type = $3 WHERE id = $1`, id, []byte(payload), contentType)
+		r.get("job?id="+id.String()).is(200).has("1.50", "•••", "Reveal 1 masked value").hasNot("hunter2")
+		r.get("job?reveal=1&id="+id.String()).is(200).has("1.50", "hunter2")
+		r.get("job-edit?id=" + id.String()).hasNot("hunter2")
+	}
+	plain := r.deadLetter(tenantA, "k", "c", "m")
+	r.exec(`UPDATE outbox.jobs SET payload = 'my password: none', content_type = 'text/plain' WHERE id = $1`, plain)
+	r.get("job?id=" + plain.String()).is(200).has("my password: none")
 }

@@ -65,9 +65,11 @@ function say(text) {
 	setTimeout(() => p.remove(), 2500);
 }
 
-/** copyLink copies the address of this page. */
+/** copyLink copies the address of this page, without what reveals: who opens it decides that. */
 function copyLink() {
-	navigator.clipboard?.writeText(location.href).then(() => say("The link is copied."), () => say(location.href)) ?? say(location.href);
+	const address = new URL(location.href);
+	address.searchParams.delete("reveal");
+	navigator.clipboard?.writeText(address.href).then(() => say("The link is copied."), () => say(address.href)) ?? say(address.href);
 	return true;
 }
 
