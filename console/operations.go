@@ -104,6 +104,10 @@ func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 		} else {
 			c.title, c.danger = "Dismiss "+jobs, true
 		}
+		if counted.Unsettled {
+			c.will = append(c.will, "A transaction that was writing when they were counted has not ended: if it stores a "+
+				"letter that failed before then, that is one more.")
+		}
 		c.command = lettersCommand(string(act), filter, at)
 		return c, nil
 	}
@@ -332,6 +336,15 @@ func (v *visit) meant(o operator.Operation) string {
 		words = append(words, "failed before "+instant(f.FailedUntil))
 	}
 	return strings.Join(words, ", ")
+}
+
+// restOf describes how long an operation still takes at its rate; "" if it has none, or does not go on.
+func restOf(o operator.Operation) string {
+	left := o.Matched - o.Done - o.Passed
+	if o.PerSecond <= 0 || left <= 0 || o.Overdue || !o.StoppedAt.IsZero() || !o.FinishedAt.IsZero() {
+		return ""
+	}
+	return ", about " + took(time.Duration(float64(left)/o.PerSecond*float64(time.Second))) + " left"
 }
 
 // didOf describes how much an operation has done.

@@ -333,3 +333,38 @@ func TestOnlyWhatAnOperationLeftAloneIsSaidToBeAnothers(t *testing.T) {
 	finish(alone)
 	r.get("operation?id=" + alone.ID.String()).is(200).has("1 replayed of 1").hasNot("was first")
 }
+
+// A program embeds the console and runs no operations. The page of one that waits for it says so, and one that goes on
+// says for how long.
+func TestAnOperationThatNobodyCarriesOnSaysSo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.deadLetter(tenantA, "k", "c", "m")
+	r.deadLetter(tenantA, "k", "c", "m")
+	op, err := operator.New(r.db).StartOperation(t.Context(), operator.OperationSpec{Act: operator.ReplayLetters, PerSecond: 0.01})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := "operation?id=" + op.ID.String()
+	r.get(page).is(200).has("0 replayed of 2, about 3 min 20 s left").hasNot("no process goes on")
+	r.exec(`UPDATE outbox.operations SET next_at = now() - interval '2 minutes'`)
+	r.get(page).is(200).has("no process goes on with it", "RunOperations").hasNot(" left")
+	r.exec(`UPDATE outbox.operations SET stopped_at = now()`)
+	r.get(page).is(200).hasNot("no process goes on")
+}
+
+// A handler's transaction takes longer than a preview waits. The letter that it stores is acted on, and was not counted.
+func TestAPreviewSaysThatALetterMayStillCome(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.deadLetter(tenantA, "k", "c", "m")
+	tx, err := r.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), `INSERT INTO outbox.jobs (id, kind, payload, status, failed_at) VALUES (outbox.uuid_v7(), 'k', '', 'dead', clock_timestamp())`); err != nil {
+		t.Fatal(err)
+	}
+	r.get("letters-dismiss?kind=k").is(200).has("1 dead letter", "that is one more")
+}

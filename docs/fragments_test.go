@@ -17,6 +17,7 @@ import (
 	"github.com/posthaste-dev/posthaste/inbox"
 	"github.com/posthaste-dev/posthaste/lifecycle"
 	"github.com/posthaste-dev/posthaste/memory"
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/relay"
 	"github.com/posthaste-dev/posthaste/relay/amqp"
@@ -232,10 +233,12 @@ func Example_payloads() {
 
 func Example_console() {
 	var principalOfYourSession func(*http.Request) (access.Principal, error)
+	var logError func(error)
 	var mux http.ServeMux
 
 	handler, err := console.New(console.Config{Pool: pool, Who: principalOfYourSession})
 	mux.Handle("/admin/jobs/", handler) // below any path, with the prefix stripped or not
+	go operator.New(pool).RunOperations(ctx, logError)
 
 	use(err)
 }

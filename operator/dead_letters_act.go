@@ -33,6 +33,9 @@ type BulkProgress struct {
 	// interrupted act can be started again without replaying a second time what it had replayed and what has failed
 	// again.
 	FailedUntil time.Time
+	// Unsettled reports that a transaction that was writing at FailedUntil has not ended within half a second. If it
+	// stores a dead letter that failed before, that is acted on, too, and is one more than Matched.
+	Unsettled bool
 }
 
 // MinRate and MaxRate are the bounds of the rate, in jobs or events per second, to which an act may be limited.
@@ -168,13 +171,14 @@ func (o *Operator) begin(ctx context.Context, f *DeadLetterFilter) (BulkProgress
 	if err != nil {
 		return BulkProgress{}, fmt.Errorf("read the database's clock: %w", err)
 	}
+	ended := true
 	if f.FailedUntil.IsZero() || f.FailedUntil.After(now.Time) {
 		f.FailedUntil = now.Time
-		if _, _, err := o.waitForWriters(bound); err != nil {
+		if _, ended, err = o.waitForWriters(bound); err != nil {
 			return BulkProgress{}, err
 		}
 	}
-	progress := BulkProgress{FailedUntil: f.FailedUntil}
+	progress := BulkProgress{FailedUntil: f.FailedUntil, Unsettled: !ended}
 	if f.After.IsZero() {
 		progress.Matched, err = o.CountDeadLetters(ctx, *f)
 	}

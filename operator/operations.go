@@ -77,6 +77,9 @@ type Operation struct {
 	StoppedAt  time.Time // zero unless an operator has stopped it
 	FinishedAt time.Time // zero while it is not done
 	Failure    string    // of the latest step, which is tried again; "" if none
+	// Overdue reports that the next step has been due for more than a minute: no process runs operations, or those that
+	// do are busy with others.
+	Overdue bool
 }
 
 // ForTenant returns the operation for a reader who is bound to one tenant: its Failure only states that there is one.
@@ -263,7 +266,7 @@ func operationOf(row sqlgen.ListOperationsRow) (op Operation, err error) {
 		Matched: row.Matched, Done: row.Done, Passed: row.Passed, Actor: row.Actor, Reason: row.Reason,
 		RequestID: row.RequestID,
 		StartedAt: row.CreatedAt.Time, StoppedAt: row.StoppedAt.Time, FinishedAt: row.FinishedAt.Time,
-		Failure: row.Failure,
+		Failure: row.Failure, Overdue: row.Overdue,
 	}
 	if op.Act.OnOpenJobs() {
 		op.Jobs, op.Edit, err = readOpenJobs(row.Filter)

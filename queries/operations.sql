@@ -60,7 +60,9 @@ SELECT (SELECT count(*) FROM trimmed)::bigint AS jobs, (SELECT count(*) FROM for
 SELECT operations.id, operations.tenant_id, coalesce(operations.open_act, operations.act)::text AS act,
        operations.filter, operations.per_second, operations.matched, operations.done, operations.passed,
        operations.actor, operations.reason, operations.request_id, operations.created_at, operations.stopped_at, operations.finished_at,
-       coalesce(operations.failure, '')::text AS failure
+       coalesce(operations.failure, '')::text AS failure,
+       (operations.finished_at IS NULL AND operations.stopped_at IS NULL
+           AND coalesce(operations.open_at, operations.next_at) < statement_timestamp() - interval '1 minute')::boolean AS overdue
 FROM outbox.operations
 WHERE operations.id < @before
   AND (sqlc.narg(tenant_id)::uuid IS NULL OR operations.tenant_id = sqlc.narg(tenant_id))
@@ -102,7 +104,7 @@ WITH found AS MATERIALIZED (
 SELECT found.id, found.tenant_id, coalesce(found.open_act, found.act)::text AS act, found.filter, found.per_second,
        found.matched, found.done, found.passed, found.actor, found.reason, found.request_id, found.created_at,
        (CASE WHEN switched.id IS NULL THEN found.stopped_at ELSE switched.stopped_at END)::timestamptz AS stopped_at, found.finished_at,
-       coalesce(found.failure, '')::text AS failure
+       coalesce(found.failure, '')::text AS failure, false AS overdue
 FROM found
 LEFT JOIN switched ON switched.id = found.id
 LIMIT 1;

@@ -76,7 +76,9 @@ const ListOperations = `-- name: ListOperations :many
 SELECT operations.id, operations.tenant_id, coalesce(operations.open_act, operations.act)::text AS act,
        operations.filter, operations.per_second, operations.matched, operations.done, operations.passed,
        operations.actor, operations.reason, operations.request_id, operations.created_at, operations.stopped_at, operations.finished_at,
-       coalesce(operations.failure, '')::text AS failure
+       coalesce(operations.failure, '')::text AS failure,
+       (operations.finished_at IS NULL AND operations.stopped_at IS NULL
+           AND coalesce(operations.open_at, operations.next_at) < statement_timestamp() - interval '1 minute')::boolean AS overdue
 FROM outbox.operations
 WHERE operations.id < $1
   AND ($2::uuid IS NULL OR operations.tenant_id = $2)
@@ -108,6 +110,7 @@ type ListOperationsRow struct {
 	StoppedAt  pgtype.Timestamptz
 	FinishedAt pgtype.Timestamptz
 	Failure    string
+	Overdue    bool
 }
 
 // ListOperations returns up to @max_rows operations of a @tenant or of any, newest first, starting with the one before
@@ -142,6 +145,7 @@ func (q *Queries) ListOperations(ctx context.Context, arg ListOperationsParams) 
 			&i.StoppedAt,
 			&i.FinishedAt,
 			&i.Failure,
+			&i.Overdue,
 		); err != nil {
 			return nil, err
 		}
@@ -240,7 +244,7 @@ WITH found AS MATERIALIZED (
 SELECT found.id, found.tenant_id, coalesce(found.open_act, found.act)::text AS act, found.filter, found.per_second,
        found.matched, found.done, found.passed, found.actor, found.reason, found.request_id, found.created_at,
        (CASE WHEN switched.id IS NULL THEN found.stopped_at ELSE switched.stopped_at END)::timestamptz AS stopped_at, found.finished_at,
-       coalesce(found.failure, '')::text AS failure
+       coalesce(found.failure, '')::text AS failure, false AS overdue
 FROM found
 LEFT JOIN switched ON switched.id = found.id
 LIMIT 1
@@ -272,6 +276,7 @@ type SwitchOperationRow struct {
 	StoppedAt  pgtype.Timestamptz
 	FinishedAt pgtype.Timestamptz
 	Failure    string
+	Overdue    bool
 }
 
 // SwitchOperation stops an operation, once its present step is done, or resumes it, unless @most of its tenant, or of
@@ -310,6 +315,7 @@ func (q *Queries) SwitchOperation(ctx context.Context, arg SwitchOperationParams
 			&i.StoppedAt,
 			&i.FinishedAt,
 			&i.Failure,
+			&i.Overdue,
 		); err != nil {
 			return nil, err
 		}
