@@ -163,6 +163,10 @@ func (v *visit) chart(queue, kind string) (c charted, err error) {
 	} else {
 		c.marks, err = v.operator.Marks(v.ctx(), f)
 	}
+	if kind != "" { // acts are on queues, schedules and tokens, which may have nothing to do with the kind
+		of := func(m operator.Mark) bool { return m.Act != nil }
+		c.marks = slices.DeleteFunc(slices.Clone(c.marks), of)
+	}
 	return c, err
 }
 

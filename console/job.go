@@ -101,8 +101,8 @@ func (s *site) job(v *visit) (err error) {
 	return v.render(jobPage(v, shown))
 }
 
-// reveals reports whether the viewer asks for masked values. Revealing is recorded as reading, so a link elsewhere, in a
-// chat or on another site, must not do it: it takes a step from a page of the console. A browser does not say where a
+// reveals reports whether the viewer asks for masked values. Revealing is recorded as reading, so a link elsewhere, in
+// a chat or on another site, must not do it: it takes a step from a page of the console. A browser does not say where a
 // request comes from if the console is reached by plain http.
 func (v *visit) reveals() bool {
 	from := v.r.Header.Get("Sec-Fetch-Site")

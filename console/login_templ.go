@@ -225,7 +225,7 @@ func tokenForm(v *visit) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = command("posthaste tokens create YOUR-NAME --all-tenants --capability jobs.read,admin.read,payload.read").Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = command("posthaste tokens create YOUR-NAME --all-tenants --capability jobs.read,admin.read,admin.stream,payload.read").Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

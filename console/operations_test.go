@@ -353,7 +353,7 @@ func TestAnOperationThatNobodyCarriesOnSaysSo(t *testing.T) {
 	r.get(page).is(200).hasNot("no process goes on")
 }
 
-// A handler's transaction takes longer than a preview waits. The letter that it stores is acted on, and was not counted.
+// A handler's transaction takes longer than a preview waits. The letter that it stores is acted on, but not counted.
 func TestAPreviewSaysThatALetterMayStillCome(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -105,9 +105,9 @@ func TestARevealedPageIsReadOnce(t *testing.T) {
 	}
 }
 
-// Somebody posts the address of a page with all shown in a chat. Who follows it has not asked for what is masked: they see
-// the page as usual, and the audit has no reading of theirs. Nor does it show a masked result to those who may see no
-// payloads.
+// Somebody posts the address of a page with all shown in a chat. A person that follows it has not asked for what is
+// masked: they see the page as usual, and the audit has no reading of theirs. Nor does the page show a masked result to
+// people who may see no payloads.
 func TestALinkFromElsewhereRevealsNothing(t *testing.T) {
 	t.Parallel()
 	r := newEditorRig(t, func(c *console.Config) { c.AuditReads = true })

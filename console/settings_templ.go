@@ -408,7 +408,7 @@ func mePage(v *visit) templ.Component {
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = panel("Looks").Render(templ.WithChildren(ctx, templ_7745c5c3_Var15), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = panel("Appearance").Render(templ.WithChildren(ctx, templ_7745c5c3_Var15), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -364,8 +364,8 @@ func othersAct(err error) error {
 	return err
 }
 
-// actsOn returns the latest acts on the thing that an entry names, newest first, however many acts on jobs there are. It
-// reads the audit for a bounded time, from an instant on.
+// actsOn returns the latest acts on the thing that an entry names, newest first, however many acts on jobs others do.
+// It reads the audit for a bounded time, from an instant on.
 func (v *visit) actsOn(t *thing, e operator.AuditEntry, since time.Time) ([]operator.AuditEntry, error) {
 	if t == &queueThing {
 		return v.operator.QueueActs(v.ctx(), e.Queue, v.tenant(), operator.DefaultLimit)

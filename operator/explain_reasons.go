@@ -423,9 +423,12 @@ func LimitAct(queue string) Act {
 
 // UnblockAct returns the act that unblocks a key.
 func UnblockAct(name KeyName) Act {
-	tenant := name.Tenant.String()
+	tenant, flag := name.Tenant.String(), ""
+	if name.Tenant != outbox.RootTenant { // which the command line takes without one
+		flag = " --tenant " + tenant
+	}
 	return Act{
-		"posthaste keys unblock --queue " + word(name.Queue) + " --tenant " + tenant + " " + word(name.Key),
+		"posthaste keys unblock --queue " + word(name.Queue) + flag + " " + word(name.Key),
 		"POST", "/keys/" + url.PathEscape(name.Queue) + "/" + url.PathEscape(name.Key) + "/unblock?tenant=" + tenant,
 	}
 }

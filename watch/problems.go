@@ -359,11 +359,11 @@ func (l *look) deadLetters(ctx context.Context) error {
 		}
 		if g.Grows {
 			p.Severity = doctor.Problem
-			if g.Jobs > 1 {
-				p.Sentence += ", and there are more and more"
-			}
 		}
 		p.Sentence += ": " + cmp.Or(g.ErrorCode, "no code") + "."
+		if g.Grows && g.Jobs > 1 {
+			p.Sentence += " Their number grows."
+		}
 		l.find(p)
 	}
 	return nil

@@ -152,7 +152,11 @@ func (c *console) picture(t *tab, pages ...pictured) {
 	}
 }
 
-// fewColours returns a picture with the 256 colours that it has most of, which takes a third of the bytes.
+// usual is how many of the 256 colours of a picture are those that it has most of. The others are those that differ most
+// from them: a live dot is small, and keeps its colour.
+const usual = 192
+
+// fewColours returns a picture with 256 colours, which takes a third of the bytes.
 func fewColours(taken []byte) ([]byte, error) {
 	from, err := png.Decode(bytes.NewReader(taken))
 	if err != nil {
@@ -169,8 +173,16 @@ func fewColours(taken []byte) ([]byte, error) {
 		return cmp.Or(count[b]-count[a], slices.Compare([]uint8{a.R, a.G, a.B}, []uint8{b.R, b.G, b.B}))
 	})
 	var palette color.Palette
-	for _, c := range most[:min(len(most), 256)] {
+	for _, c := range most[:min(len(most), usual)] {
 		palette = append(palette, c)
+	}
+	for rest := most[len(palette):]; len(rest) > 0 && len(palette) < 256; {
+		apart := func(c color.RGBA) int {
+			near := palette[palette.Index(c)].(color.RGBA)
+			r, g, b := int(c.R)-int(near.R), int(c.G)-int(near.G), int(c.B)-int(near.B)
+			return r*r + g*g + b*b
+		}
+		palette = append(palette, slices.MaxFunc(rest, func(a, b color.RGBA) int { return apart(a) - apart(b) }))
 	}
 	to := image.NewPaletted(all, palette)
 	draw.Draw(to, all, from, all.Min, draw.Src)
