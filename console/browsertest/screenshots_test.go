@@ -152,8 +152,8 @@ func (c *console) picture(t *tab, pages ...pictured) {
 	}
 }
 
-// usual is how many of the 256 colours of a picture are those that it has most of. The others are those that differ most
-// from them: a live dot is small, and keeps its colour.
+// usual is how many of the 256 colours of a picture are those that it has most of. The others are those that differ
+// most from them: a live dot is small, and keeps its colour.
 const usual = 192
 
 // fewColours returns a picture with 256 colours, which takes a third of the bytes.
