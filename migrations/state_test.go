@@ -86,6 +86,7 @@ func TestUpLeavesWhatItNeedNotChange(t *testing.T) {
 		{newer, true},
 		{newer + `; UPDATE outbox.schema_files SET checksum = sha256('') WHERE name = 'functions/uuid_v7.sql'`, false},
 		{newer + `; INSERT INTO outbox.schema_version (version_id, is_applied) VALUES (9999, true)`, true},
+		{newer + `; DELETE FROM outbox.schema_version WHERE version_id = 9999; UPDATE outbox.schema_files SET checksum = sha256(''), revision = revision + 1 WHERE name LIKE '%/%' AND name NOT LIKE 'floor/%'`, true},
 	} {
 		run(t, db, c.cause)
 		up(t, db)
