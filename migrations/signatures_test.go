@@ -82,8 +82,9 @@ func TestSignaturesAreKept(t *testing.T) {
 	listed := strings.FieldsFunc(string(content), func(r rune) bool { return r == '\n' })
 	for _, line := range listed {
 		older := parseSignature(line)
-		if !slices.ContainsFunc(now, func(s signature) bool { return s.accepts(older) }) {
-			t.Errorf("no function can be called as the released\n\t%s", line)
+		accepting := slices.DeleteFunc(slices.Clone(now), func(s signature) bool { return !s.accepts(older) })
+		if len(accepting) != 1 { // Postgres refuses a call that two functions accept
+			t.Errorf("%d functions can be called as the released, want one\n\t%s", len(accepting), line)
 		}
 	}
 	for _, s := range now {
