@@ -25,6 +25,7 @@ import (
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 	policy "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/yaml"
 )
 
@@ -326,7 +327,8 @@ func TestKEDACountsTheQueuesOfItsPods(t *testing.T) {
 		"default=64, mail.bulk=8,a_b": `{namespace="jobs",queue=~"default|mail\\.bulk|a_b"}`,
 	} {
 		const due = "(max by (queue) (outbox_queue_jobs_dueOF) - max by (queue) (outbox_queue_jobs_unhandledOF))"
-		want := strings.ReplaceAll("sum(clamp_min("+due+", 0) unless on (queue) outbox_queue_limitOF or clamp("+due+", 0, 1))", "OF", of)
+		want := strings.ReplaceAll("sum(clamp_min("+due+", 0) unless on (queue) outbox_queue_limitOF or clamp("+due+", 0, 1))"+
+			` or 0 * max(outbox_reaper_sample_timestamp_seconds{namespace="jobs"} > 0)`, "OF", of)
 		if got := kedaQuery(t, queues); got != want {
 			t.Errorf("of the queues %q: %s, want %s", queues, got, want)
 		}
@@ -336,7 +338,27 @@ func TestKEDACountsTheQueuesOfItsPods(t *testing.T) {
 func kedaQuery(t *testing.T, queues string) string {
 	t.Helper()
 	objects := decoded(t, rendered(t, sets["keda, to zero"].values+"\ndispatch: {queues: '"+queues+"'}"))
-	return objects["ScaledObject/dispatch"].(*scaledObject).Spec.Triggers[0].Metadata["query"]
+	metadata := objects["ScaledObject/dispatch"].(*scaledObject).Spec.Triggers[0].Metadata
+	if got := metadata["ignoreNullValues"]; got != "false" {
+		t.Errorf("ignoreNullValues is %q, and an empty answer counts as 0", got)
+	}
+	return metadata["query"]
+}
+
+// A pod with all slots busy is above the target, also by the tenth that the autoscaler tolerates.
+func TestTheAutoscalerCanStartAPod(t *testing.T) {
+	for values, want := range map[string]string{
+		"":                               "38400m", // 60 % of the 64 slots of the queue default
+		"dispatch: {queues: 'mail=8'}\n": "4800m",
+		"dispatch: {queues: 'default=64, mail=8,slow'}\n": "81600m",
+		"dispatch: {queues: 'one=1'}\n":                   "600m",
+	} {
+		objects := decoded(t, rendered(t, secret+values+"autoscaling: {kind: hpa}"))
+		got := objects["HorizontalPodAutoscaler/dispatch"].(*autoscaling.HorizontalPodAutoscaler).Spec.Metrics[0].Pods.Target.AverageValue
+		if got == nil || *got != resource.MustParse(want) {
+			t.Errorf("%s: the target is %v, want %s", values, got, want)
+		}
+	}
 }
 
 // promtool evaluates the query: jobs count that more pods could run, and those of a limited queue, or of one that is at
@@ -353,10 +375,17 @@ func TestKEDACountsJobsThatMorePodsCouldRun(t *testing.T) {
 	}
 	var tests strings.Builder
 	tests.WriteString("tests:\n")
+	const sampled = "      - {series: 'outbox_reaper_sample_timestamp_seconds%s', values: '%s'}\n"
+	const nothing = -1 // an error of KEDA, because ignoreNullValues is false
 	for _, of := range []struct {
 		series string
 		want   int
 	}{
+		{fmt.Sprintf(sampled, `{namespace="jobs"}`, "1700000000"), 0}, // no queue has a job or a dispatcher
+		{fmt.Sprintf(sampled, `{namespace="jobs"}`, "0"), nothing},    // the database cannot be reached
+		{fmt.Sprintf(sampled, "", "1700000000") + // scraped without the label namespace
+			"      - {series: 'outbox_queue_jobs_due{queue=\"default\"}', values: '700'}\n" +
+			"      - {series: 'outbox_queue_jobs_unhandled{queue=\"default\"}', values: '0'}\n", nothing},
 		{series("outbox_queue_jobs_due", "default", "700") + series("outbox_queue_jobs_unhandled", "default", "0"), 700},
 		{series("outbox_queue_jobs_due", "default", "700") + series("outbox_queue_jobs_unhandled", "default", "500"), 200},
 		// These are of two samples.
@@ -368,8 +397,12 @@ func TestKEDACountsJobsThatMorePodsCouldRun(t *testing.T) {
 		{series("outbox_queue_jobs_due", "other", "700") + series("outbox_queue_jobs_unhandled", "other", "0") +
 			series("outbox_queue_jobs_due", "mail", "0") + series("outbox_queue_jobs_unhandled", "mail", "0"), 0},
 	} {
-		fmt.Fprintf(&tests, "  - interval: 1m\n    input_series:\n%s    promql_expr_test:\n      - expr: '%s'\n        eval_time: 0m\n        exp_samples: [{value: %d}]\n",
-			of.series, kedaQuery(t, "default,mail"), of.want)
+		samples := fmt.Sprintf("[{value: %d}]", of.want)
+		if of.want == nothing {
+			samples = "[]"
+		}
+		fmt.Fprintf(&tests, "  - interval: 1m\n    input_series:\n%s    promql_expr_test:\n      - expr: '%s'\n        eval_time: 0m\n        exp_samples: %s\n",
+			of.series, kedaQuery(t, "default,mail"), samples)
 	}
 	folder := t.TempDir()
 	if err := os.WriteFile(filepath.Join(folder, "keda_test.yml"), []byte(tests.String()), 0o600); err != nil {
@@ -449,6 +482,8 @@ func TestValuesThatAreRefused(t *testing.T) {
 		secret + "api: {enabled: true, consoleOIDC: {secret: hunter2}}":                                          "secret",
 		secret + "dispatch: {enabled: false}\nautoscaling: {kind: hpa}":                                          "not enabled",
 		secret + "autoscaling: {kind: hpa, minReplicas: 0}":                                                      "only keda",
+		secret + "autoscaling: {kind: hpa, busySlots: 59}":                                                       "a pod has 64 slots",
+		secret + "dispatch: {queues: 'mail=8'}\nautoscaling: {kind: hpa, busySlots: 40}":                         "a pod has 8 slots",
 		secret + "autoscaling: {kind: keda, minReplicas: 0, prometheus: 'http://p'}\ncontrol: {enabled: false}":  "needs control.enabled",
 		secret + "autoscaling: {kind: keda}":                                                                     "autoscaling.prometheus",
 		secret + "autoscaling: {kind: keda, prometheus: 'http://p', minReplicas: 4, maxReplicas: 3}":             "more than maxReplicas",

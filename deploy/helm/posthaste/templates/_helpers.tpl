@@ -29,6 +29,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   valueFrom: {secretKeyRef: {name: {{ .secret }}, key: {{ .key }}}}
 {{- end }}
 
+{{- /* How many jobs a pod of dispatch runs at once: the sum of its queues, of which one without a number has 64. */ -}}
+{{- define "posthaste.slots" -}}
+{{- $slots := 0 }}
+{{- range splitList "," (.Values.dispatch.queues | default "default") }}
+{{- $parts := splitList "=" (trim .) }}
+{{- $slots = add $slots (ternary 64 (last $parts | int) (eq (len $parts) 1)) }}
+{{- end }}
+{{- $slots }}
+{{- end }}
+
 {{- define "posthaste.containerSecurity" -}}
 securityContext:
   allowPrivilegeEscalation: false
