@@ -214,3 +214,23 @@ func TestARefusedLoginIsNoOutage(t *testing.T) {
 		}
 	}
 }
+
+// A server that is too old is named as what a process waits for, and not by a column that it lacks.
+func TestAnUnsupportedServerIsWhatAProcessWaitsFor(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewEmpty(t)
+	for _, sql := range []string{
+		`CREATE SCHEMA other`,
+		`CREATE FUNCTION other.version() RETURNS text LANGUAGE sql AS $$ SELECT 'PostgreSQL 14.13 on x86_64-pc-linux-gnu' $$`,
+		`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = other, pg_catalog', current_database()); END $$`,
+	} {
+		if _, err := db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db.Reset()
+	_, schema := look(t.Context(), db)
+	if want := "the server is PostgreSQL 14, and the oldest that is supported is 15"; schema.State != schemaUnknown || schema.Detail != want {
+		t.Errorf("the schema is %q: %q, want unknown: %q", schema.State, schema.Detail, want)
+	}
+}

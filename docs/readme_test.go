@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/posthaste-dev/posthaste/internal/foreign"
 	"github.com/posthaste-dev/posthaste/internal/release"
 )
 
@@ -129,6 +130,9 @@ func TestREADMEIsOnePageWithVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	majors := strings.Split(string(regexp.MustCompile(`majors = \[\]string\{"(.*)"\}`).FindSubmatch(tested)[1]), `", "`)
+	if fmt.Sprint(foreign.Oldest, foreign.Newest) != slices.Min(majors)+" "+slices.Max(majors) {
+		t.Errorf("internal/foreign knows Postgres %d to %d, and the tests run on %v", foreign.Oldest, foreign.Newest, majors)
+	}
 	for _, want := range []string{
 		"\ngo get github.com/posthaste-dev/posthaste@",
 		release.Name(),

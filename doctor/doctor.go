@@ -83,8 +83,8 @@ func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 		if err != nil {
 			e.find(Problem, fmt.Sprintf("not answered: %v", err), remedy(err))
 		}
-		if e.foreign != "" {
-			break // the other questions are about Postgres
+		if e.unsupported {
+			break // the other questions are about a Postgres that has what they ask for
 		}
 	}
 	return e.findings, ctx.Err()
@@ -92,13 +92,13 @@ func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 
 // examination is the state of a running Examine.
 type examination struct {
-	patient  Patient
-	conn     *pgx.Conn
-	question string
-	migrated bool
-	foreign  string        // the database, if it is not Postgres
-	ahead    time.Duration // how far the server's clock is ahead of ours
-	findings []Finding
+	patient     Patient
+	conn        *pgx.Conn
+	question    string
+	migrated    bool
+	unsupported bool
+	ahead       time.Duration // how far the server's clock is ahead of ours
+	findings    []Finding
 }
 
 // since returns how long ago an instant of the server's was, by its clock.

@@ -446,15 +446,26 @@ func TestARoleThatMayNotReadIsPointedToOneThatMay(t *testing.T) {
 	}
 }
 
-// A database that is not Postgres gets that one finding.
-func TestAnotherDatabaseIsNamed(t *testing.T) {
+// A server that is not supported gets that one finding; one that is newer than those of the tests is asked everything.
+func TestAnUnsupportedServerIsNamed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	exec(t, db, `CREATE SCHEMA other; CREATE FUNCTION other.version() RETURNS text LANGUAGE sql AS $$ SELECT 'CockroachDB CCL v24.1.0' $$`)
+	exec(t, db, `CREATE SCHEMA other`)
 	exec(t, db, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = other, pg_catalog', current_database()); END $$`)
-	db.Reset()
-	findings := examine(t, Patient{Pool: db})
-	if len(findings) != 1 || findings[0].Severity != Problem || !strings.Contains(findings[0].What, "not PostgreSQL, but CockroachDB") {
-		t.Errorf("found %+v, want that it is CockroachDB, and nothing else", findings)
+	for version, want := range map[string]string{
+		"CockroachDB CCL v24.1.0":                                  "not PostgreSQL, but CockroachDB",
+		"PostgreSQL 14.13 (Debian 14.13-1) on x86_64-pc-linux-gnu": "the server is PostgreSQL 14, and the oldest that is supported is 15",
+		"PostgreSQL 99.1 on x86_64-pc-linux-gnu":                   "the server is PostgreSQL 99, and this build was tested on 15 to 18",
+	} {
+		exec(t, db, `CREATE OR REPLACE FUNCTION other.version() RETURNS text LANGUAGE sql AS $$ SELECT '`+version+`' $$`)
+		db.Reset()
+		findings := examine(t, Patient{Pool: db})
+		severity, alone := Problem, true
+		if strings.Contains(version, "99") {
+			severity, alone = Warning, false
+		}
+		if f := findings[0]; (len(findings) == 1) != alone || f.Severity != severity || !strings.Contains(f.What, want) {
+			t.Errorf("of %s it found %+v, want first %q, and nothing else: %t", version, findings, want, alone)
+		}
 	}
 }

@@ -16,14 +16,18 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pooler"
 )
 
-// database checks whether it is Postgres.
+// database checks whether it is a Postgres of a version that the tests run on.
 func (e *examination) database(ctx context.Context) error {
 	var version string
 	if err := e.conn.QueryRow(ctx, `SELECT version()`).Scan(&version); err != nil {
 		return err
 	}
-	if e.foreign = foreign.Database(version); e.foreign != "" {
-		e.find(Problem, "the database is not PostgreSQL, but "+e.foreign+", which is not supported", "use PostgreSQL 15 to 18")
+	if refusal := foreign.Refusal(version); refusal != "" {
+		e.unsupported = true
+		e.find(Problem, refusal, fmt.Sprintf("use PostgreSQL %d to %d", foreign.Oldest, foreign.Newest))
+	} else if major := foreign.Major(version); major > foreign.Newest {
+		e.find(Warning, fmt.Sprintf("the server is PostgreSQL %d, and this build was tested on %d to %d", major,
+			foreign.Oldest, foreign.Newest), "see whether a newer release of Posthaste was tested on it")
 	}
 	return nil
 }

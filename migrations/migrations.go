@@ -33,23 +33,20 @@ const VersionTable = "outbox.schema_version"
 // Apply brings the schema to the state of this build, with numbered to apply the numbered
 // files that the database lacks; package migrate has the one to call.
 func Apply(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, *pgxpool.Pool) error) error {
-	if err := refuseForeign(ctx, pool); err != nil {
-		return fmt.Errorf("migrate: %w", err)
-	}
 	if err := patiently(ctx, pool, patience, func() error { return up(ctx, pool, numbered, patience) }); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
 }
 
-// refuseForeign returns an error for a database that is not Postgres.
+// refuseForeign returns an error for a database that is not Postgres, or is one that is too old.
 func refuseForeign(ctx context.Context, pool *pgxpool.Pool) error {
 	var version string
 	if err := pool.QueryRow(ctx, `SELECT version()`).Scan(&version); err != nil {
 		return err
 	}
-	if name := foreign.Database(version); name != "" {
-		return fmt.Errorf("the database is not PostgreSQL, but %s, which is not supported", name)
+	if refusal := foreign.Refusal(version); refusal != "" {
+		return errors.New(refusal)
 	}
 	return nil
 }

@@ -143,15 +143,24 @@ func run(t *testing.T, db *pgxpool.Pool, sql string) {
 	}
 }
 
-// Nothing is made in a database that is not Postgres.
-func TestAnotherDatabaseIsNotMigrated(t *testing.T) {
+// Nothing is made in a database that is not Postgres, or is one that is too old, and a process that looks says why.
+func TestAnUnsupportedServerIsNotMigrated(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewEmpty(t)
-	run(t, db, `CREATE SCHEMA other; CREATE FUNCTION other.version() RETURNS text LANGUAGE sql AS $$ SELECT 'PostgreSQL 11.2-YB-2.20.1.0-b0' $$`)
+	run(t, db, `CREATE SCHEMA other`)
 	run(t, db, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = other, pg_catalog', current_database()); END $$`)
-	db.Reset()
-	if err := migrate.Up(t.Context(), db); err == nil || !strings.Contains(err.Error(), "not PostgreSQL, but YugabyteDB") {
-		t.Errorf("Up returned %v, want that it is YugabyteDB", err)
+	for version, want := range map[string]string{
+		"PostgreSQL 11.2-YB-2.20.1.0-b0":                           "not PostgreSQL, but YugabyteDB",
+		"PostgreSQL 14.13 (Debian 14.13-1) on x86_64-pc-linux-gnu": "the server is PostgreSQL 14, and the oldest that is supported is 15",
+	} {
+		run(t, db, `CREATE OR REPLACE FUNCTION other.version() RETURNS text LANGUAGE sql AS $$ SELECT '`+version+`' $$`)
+		db.Reset()
+		if err := migrate.Up(t.Context(), db); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Up returned %v, want %q", err, want)
+		}
+		if _, err := migrations.Look(t.Context(), db); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Look returned %v, want %q", err, want)
+		}
 	}
 	var made bool
 	if err := db.QueryRow(t.Context(), `SELECT to_regnamespace('outbox') IS NOT NULL`).Scan(&made); err != nil || made {

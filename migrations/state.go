@@ -135,7 +135,12 @@ func (s State) Remedy() string {
 // Look compares the database's schema with this build's, without creating or locking
 // anything. A role needs to be allowed to read outbox.schema_version and
 // outbox.schema_files, as those of dispatchers and of the API are.
+//
+// It returns an error for a server that is not supported, on which no statement of ours is known to work.
 func Look(ctx context.Context, pool *pgxpool.Pool) (State, error) {
+	if err := refuseForeign(ctx, pool); err != nil {
+		return State{}, err
+	}
 	state, _, err := look(ctx, pool)
 	return state, err
 }

@@ -1,6 +1,9 @@
 package foreign
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestDatabase(t *testing.T) {
 	t.Parallel()
@@ -16,5 +19,27 @@ func TestDatabase(t *testing.T) {
 		if got := Database(version); got != want {
 			t.Errorf("Database(%q) = %q, want %q", version, got, want)
 		}
+	}
+}
+
+func TestRefusal(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]string{
+		"PostgreSQL 14.13 (Debian 14.13-1) on x86_64-pc-linux-gnu": "PostgreSQL 14, and the oldest",
+		"PostgreSQL 9.6.24 on x86_64-pc-linux-gnu":                 "PostgreSQL 9, and the oldest",
+		"PostgreSQL 15.0 on x86_64-pc-linux-gnu":                   "",
+		"PostgreSQL 15beta1 on x86_64-pc-linux-gnu":                "",
+		"PostgreSQL 18.1 (EnterpriseDB Advanced Server 18.1.0)":    "",
+		"PostgreSQL 19devel on x86_64-pc-linux-gnu":                "",
+		"PostgreSQL of a provider":                                 "",
+		"PostgreSQL 11.2-YB-2.20.1.0-b0":                           "YugabyteDB",
+		"CockroachDB CCL v24.1.0":                                  "CockroachDB",
+	} {
+		if got := Refusal(version); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("Refusal(%q) = %q, want %q", version, got, want)
+		}
+	}
+	if got := Major("PostgreSQL 19devel on x86_64-pc-linux-gnu"); got != 19 {
+		t.Errorf("the major version of 19devel is %d", got)
 	}
 }
