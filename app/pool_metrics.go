@@ -5,9 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// poolMetrics publishes a pool's statistics, labelled with the pool's name. Names and help texts are those of
-// github.com/IBM/pgxpoolprometheus: a registry refuses two metrics of one name with different help texts, and the
-// program may register its own pools.
+// poolMetrics publishes a pool's statistics, labelled with the pool's name.
 type poolMetrics struct {
 	pool *pgxpool.Pool
 	all  []poolMetric
@@ -22,40 +20,37 @@ type poolMetric struct {
 func newPoolMetrics(pool *pgxpool.Pool, name string) *poolMetrics {
 	m := &poolMetrics{pool: pool}
 	add := func(metric string, kind prometheus.ValueType, get func(*pgxpool.Stat) float64, help string) {
-		desc := prometheus.NewDesc("pgxpool_"+metric, help, nil, prometheus.Labels{"pool": name})
+		desc := prometheus.NewDesc("outbox_pool_"+metric, help, nil, prometheus.Labels{"pool": name})
 		m.all = append(m.all, poolMetric{desc, kind, get})
 	}
 	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
 	type stat = *pgxpool.Stat
-	add("acquire_count", counter, func(s stat) float64 { return float64(s.AcquireCount()) },
-		"Cumulative count of successful acquires from the pool.")
-	add("acquire_duration_ns", counter, func(s stat) float64 { return float64(s.AcquireDuration()) },
-		"Total duration of all successful acquires from the pool in nanoseconds.")
-	add("canceled_acquire_count", counter, func(s stat) float64 { return float64(s.CanceledAcquireCount()) },
-		"Cumulative count of acquires from the pool that were canceled by a context.")
-	add("empty_acquire", counter, func(s stat) float64 { return float64(s.EmptyAcquireCount()) },
-		"Cumulative count of successful acquires from the pool that waited for a resource to be released"+
-			" or constructed because the pool was empty.")
-	add("empty_acquire_wait_time_ns", counter, func(s stat) float64 { return float64(s.EmptyAcquireWaitTime()) },
-		"Cumulative time in nanoseconds waited for successful acquires from the pool for a resource to "+
-			"be released or constructed because the pool was empty.")
-	add("new_conns_count", counter, func(s stat) float64 { return float64(s.NewConnsCount()) },
-		"Cumulative count of new connections opened.")
-	add("max_lifetime_destroy_count", counter, func(s stat) float64 { return float64(s.MaxLifetimeDestroyCount()) },
-		"Cumulative count of connections destroyed because they exceeded MaxConnLifetime.")
-	add("max_idle_destroy_count", counter, func(s stat) float64 { return float64(s.MaxIdleDestroyCount()) },
-		"Cumulative count of connections destroyed because they exceeded MaxConnIdleTime.")
+	add("acquires_total", counter, func(s stat) float64 { return float64(s.AcquireCount()) },
+		"Connections that the pool has given out.")
+	add("acquire_seconds_total", counter, func(s stat) float64 { return s.AcquireDuration().Seconds() },
+		"Time that requests took until the pool gave out a connection.")
+	add("cancelled_acquires_total", counter, func(s stat) float64 { return float64(s.CanceledAcquireCount()) },
+		"Requests for a connection that were cancelled before the pool gave one out.")
+	add("empty_acquires_total", counter, func(s stat) float64 { return float64(s.EmptyAcquireCount()) },
+		"Connections that the pool gave out after a wait, because none was idle.")
+	add("empty_acquire_wait_seconds_total", counter, func(s stat) float64 { return s.EmptyAcquireWaitTime().Seconds() },
+		"Time that requests waited for a connection because none was idle.")
+	add("new_conns_total", counter, func(s stat) float64 { return float64(s.NewConnsCount()) },
+		"Connections that the pool has opened.")
+	add("max_lifetime_closes_total", counter, func(s stat) float64 { return float64(s.MaxLifetimeDestroyCount()) },
+		"Connections that the pool has closed because they were older than its MaxConnLifetime.")
+	add("max_idle_closes_total", counter, func(s stat) float64 { return float64(s.MaxIdleDestroyCount()) },
+		"Connections that the pool has closed because they were idle for longer than its MaxConnIdleTime.")
 	add("acquired_conns", gauge, func(s stat) float64 { return float64(s.AcquiredConns()) },
-		"Number of currently acquired connections in the pool.")
+		"Connections in use.")
 	add("constructing_conns", gauge, func(s stat) float64 { return float64(s.ConstructingConns()) },
-		"Number of conns with construction in progress in the pool.")
+		"Connections that are being opened.")
 	add("idle_conns", gauge, func(s stat) float64 { return float64(s.IdleConns()) },
-		"Number of currently idle conns in the pool.")
-	add("total_conns", gauge, func(s stat) float64 { return float64(s.TotalConns()) },
-		"Total number of resources currently in the pool. The value is the sum of ConstructingConns, "+
-			"AcquiredConns, and IdleConns.")
+		"Connections that are open and not in use.")
+	add("conns", gauge, func(s stat) float64 { return float64(s.TotalConns()) },
+		"Connections of the pool: in use, idle, and being opened.")
 	add("max_conns", gauge, func(s stat) float64 { return float64(s.MaxConns()) },
-		"Maximum size of the pool.")
+		"Connections that the pool may have.")
 	return m
 }
 

@@ -78,7 +78,7 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 	}
 	d.deathHooks = mux.deathHooks()
 	for name, queue := range config.Queues {
-		d.common.metrics.slots.WithLabelValues(name).Set(float64(cmp.Or(queue.Concurrency, defaultConcurrency)))
+		d.common.metrics.forQueue(name, cmp.Or(queue.Concurrency, defaultConcurrency))
 		d.common.metrics.busy.WithLabelValues(name)
 	}
 	for kind, r := range d.common.routes {

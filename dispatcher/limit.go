@@ -76,7 +76,7 @@ func (l *limiter) rest(u *usage, n int) time.Duration {
 		return nextLook(l.poll())
 	}
 	reason := u.reason()
-	l.metrics.atLimit.WithLabelValues(reason).Inc()
+	l.metrics.atLimit.WithLabelValues(l.queue, reason).Inc()
 	next := nextLook(l.poll())
 	if reason == "rate" {
 		next = min(next, max(u.log.next(u.Now.Time), time.Millisecond))

@@ -78,7 +78,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		overruns: counter("outbox_dispatcher_overruns_total",
 			"Attempts whose handler had not returned 5 s after its time was over.", "job_type"),
 		atLimit: counter("outbox_dispatcher_limit_stops_total",
-			"Claims that a queue's limit kept from taking more: max_running, rate, or paused.", "limit"),
+			"Claims that a queue's limit kept from taking more: max_running, rate, or paused.", "queue", "limit"),
 		unavailable: gauge("outbox_dispatcher_kind_unavailable",
 			"1 while the jobs of a kind wait because its dependency is unavailable, else 0.", "job_type", "queue"),
 		slots: gauge("outbox_dispatcher_slots",
@@ -86,10 +86,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		busy: gauge("outbox_dispatcher_slots_busy",
 			"Handlers of the queue that run, each with a job or a batch of them.", "queue"),
 	}
-	for _, limit := range []string{"max_running", "rate", "paused"} {
-		m.atLimit.WithLabelValues(limit)
-	}
 	return m
+}
+
+// forQueue creates every series of a queue with so many slots, so that rates start at zero.
+func (m *metrics) forQueue(queue string, slots int) {
+	m.slots.WithLabelValues(queue).Set(float64(slots))
+	for _, limit := range []string{"max_running", "rate", "paused"} {
+		m.atLimit.WithLabelValues(queue, limit)
+	}
 }
 
 // forKind creates every series of a kind, so that rates start at zero. worker must be a name that survives restarts;

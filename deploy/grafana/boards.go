@@ -6,7 +6,6 @@ import "fmt"
 const (
 	plain   = "short"
 	seconds = "s"
-	nanos   = "ns"
 	share   = "percentunit"
 	octets  = "bytes"
 )
@@ -109,8 +108,8 @@ func queuesAndKinds() *board {
 			chart("Limits", plain, "{{queue}} {{limit}}: max by (queue, limit) (outbox_queue_limit"+queue+")",
 				"{{queue}} paused: max by (queue) (outbox_queue_paused"+queue+")").says(
 				"max_running: jobs at once; rate: starts a second; paused: 1 while it is."),
-			chart("Claims that a limit stopped a second", plain, rate("outbox_dispatcher_limit_stops_total", "limit",
-				"{{limit}}")).says("Of all queues."),
+			chart("Claims that a limit stopped a second", plain, rate("outbox_dispatcher_limit_stops_total"+queue,
+				"queue, limit", "{{queue}} {{limit}}")),
 		),
 		row("Kinds",
 			chart("Waiting", plain, "{{job_type}}: max by (job_type) (job_queue_depth"+kind+")").says(
@@ -189,10 +188,10 @@ func relayAndPostgres() *board {
 				"PosthasteNoReaper", 1800).says("One process counts depths and ages for all, twice a minute."),
 		),
 		row("Connections",
-			chart("In use, by pool", plain, "{{pool}}: sum by (pool) (pgxpool_acquired_conns)",
-				"{{pool}} at most: sum by (pool) (pgxpool_max_conns)"),
-			chart("Waits for one a second", plain, rate("pgxpool_empty_acquire", "pool", "{{pool}}")),
-			chart("Waiting, a second", nanos, rate("pgxpool_empty_acquire_wait_time_ns", "pool", "{{pool}}")),
+			chart("In use, by pool", plain, "{{pool}}: sum by (pool) (outbox_pool_acquired_conns)",
+				"{{pool}} at most: sum by (pool) (outbox_pool_max_conns)"),
+			chart("Waits for one a second", plain, rate("outbox_pool_empty_acquires_total", "pool", "{{pool}}")),
+			chart("Waiting, a second", seconds, rate("outbox_pool_empty_acquire_wait_seconds_total", "pool", "{{pool}}")),
 		),
 		row("Wake-ups and batches",
 			chart("Connected listeners", plain, "{{instance}}: min by (instance) (outbox_listener_connected)").atLeast(

@@ -64,9 +64,6 @@ var chosen = strings.NewReplacer("$__rate_interval", "1m", "$queue", ".*", "$kin
 func TestQueriesParseAndNameMetricsThatExist(t *testing.T) {
 	t.Parallel()
 	known := promtest.Documented(t)
-	for _, name := range []string{"acquired_conns", "max_conns", "empty_acquire", "empty_acquire_wait_time_ns"} {
-		known["pgxpool_"+name] = []string{"pool"}
-	}
 	known["process_cpu_seconds_total"], known["process_resident_memory_bytes"] = []string{}, []string{}
 	_, recorded := rules(t)
 	for name, expr := range recorded {
