@@ -53,8 +53,9 @@ func (p *program) startTracing(ctx context.Context, mode string, log *slog.Logge
 		resource.WithAttributes(attribute.String("service.name", "posthaste"),
 			attribute.String("service.version", buildVersion())),
 		resource.WithFromEnv()) // the last one counts
-	if err != nil {
-		return nil, fmt.Errorf("export traces: %w", err)
+	if err != nil { // the rest is there, and spans that lack an attribute are no reason to run no jobs
+		log.LogAttrs(ctx, slog.LevelWarn, "spans lack attributes of the resource: see OTEL_RESOURCE_ATTRIBUTES",
+			slog.String("component", "tracing"), slog.Any("err", err))
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		log.LogAttrs(ctx, slog.LevelWarn, "spans not exported", slog.String("component", "tracing"),

@@ -96,7 +96,11 @@ func TestServeExportsItsSpans(t *testing.T) {
 	received := &otlpReceiver{spans: map[string][]*otlp.Span{}}
 	collecting := httptest.NewServer(received)
 	defer collecting.Close()
-	exportsItsSpans(t, received, "OTEL_EXPORTER_OTLP_ENDPOINT="+collecting.URL)
+	// One attribute has no value: the spans have the others.
+	logs := exportsItsSpans(t, received, "OTEL_EXPORTER_OTLP_ENDPOINT="+collecting.URL, "OTEL_RESOURCE_ATTRIBUTES=team,region=eu")
+	if !strings.Contains(logs, "spans lack attributes of the resource: see OTEL_RESOURCE_ATTRIBUTES") || !strings.Contains(logs, "[team]") {
+		t.Errorf("no warning names the attribute without a value:\n%s", logs)
+	}
 }
 
 func TestServeExportsItsSpansOverGRPC(t *testing.T) {
@@ -113,7 +117,8 @@ func TestServeExportsItsSpansOverGRPC(t *testing.T) {
 	exportsItsSpans(t, received, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+ln.Addr().String(), "OTEL_EXPORTER_OTLP_PROTOCOL=grpc")
 }
 
-func exportsItsSpans(t *testing.T, received *otlpReceiver, variables ...string) {
+// exportsItsSpans returns the log of serve.
+func exportsItsSpans(t *testing.T, received *otlpReceiver, variables ...string) string {
 	t.Helper()
 	parents := make(chan string, 2)
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -154,6 +159,7 @@ func exportsItsSpans(t *testing.T, received *otlpReceiver, variables ...string) 
 		t.Errorf("the spans are of %q, want shop-jobs", received.services)
 	}
 	awaitText(t, `"trace_id":"`+trace+`","span_id":"`+id(process.GetSpanId())+`"`, logs.String)
+	return logs.String()
 }
 
 func TestVariablesOfTracingThatAreWrongAreRefused(t *testing.T) {
