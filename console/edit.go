@@ -79,7 +79,7 @@ func (s *site) storedPayload(j operator.Job, reveal bool) (storedPayload, error)
 	case j.PastDeadline:
 		return storedPayload{}, operator.ErrPastDeadline
 	case strings.HasPrefix(kind, protect.SealedPrefix):
-		return refuse("It is sealed: enqueue the job anew, and dismiss this one.")
+		return refuse("It is sealed: enqueue the job again, and dismiss this one.")
 	case !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0:
 		return refuse("It is no text. " + editByCommand)
 	}

@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -51,16 +52,24 @@ var denied = []struct {
 	{regexp.MustCompile(`(?:^|[.:] )What (?:is|was|has|does|a|the|it|they|each)\b[^?]*\.$`), "name the thing: the rows that …", 0},
 }
 
+// helpTexts has in its blocks what --help prints, which is prose, too.
+const helpTexts = "docs/reference/commands.md"
+
 // Sentences of the pages keep to plain English: the actor, then the verb, then the object, by the field's own terms.
 func TestProseUsesPlainWords(t *testing.T) {
 	t.Parallel()
 	found := make([][]string, len(denied))
 	pages := files(t, ".md")
+	maps.Copy(pages, findingsOfDoctor(t))
 	for _, page := range sortedKeys(pages) {
-		if !prose.MatchString(page) {
+		if !prose.MatchString(page) && !strings.HasSuffix(page, ".go") {
 			continue
 		}
-		for _, s := range sentences(pages[page]) {
+		text := pages[page]
+		if page == helpTexts {
+			text = strings.NewReplacer("```text\n", "\n", "```\n", "\n").Replace(text)
+		}
+		for _, s := range sentences(text) {
 			for i, d := range denied {
 				for _, m := range d.phrase.FindAllString(s.text, -1) {
 					found[i] = append(found[i], fmt.Sprintf("%s:%d: %q in %q: write %s",
@@ -74,6 +83,36 @@ func TestProseUsesPlainWords(t *testing.T) {
 			t.Errorf("%d sentences, want at most %d, with %s:\n%s", n, d.budget, d.phrase, strings.Join(found[i], "\n"))
 		}
 	}
+}
+
+var words = regexp.MustCompile(`"((?:[^"\\]|\\.)* (?:[^"\\]|\\.)*)"`)
+
+// findingsOfDoctor returns what doctor may print, by its files: strings in quotes that have a space. SQL is in backquotes.
+func findingsOfDoctor(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	names, err := filepath.Glob("../doctor/*.go")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("%d files of doctor, %v", len(names), err)
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text strings.Builder
+		for line := range strings.Lines(string(source)) {
+			for _, m := range words.FindAllStringSubmatch(line, -1) {
+				text.WriteString(m[1] + ". ")
+			}
+			text.WriteString("\n")
+		}
+		all[strings.TrimPrefix(name, "../")] = text.String()
+	}
+	return all
 }
 
 type sentence struct {

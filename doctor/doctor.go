@@ -188,7 +188,7 @@ func (e *examination) events(ctx context.Context) error {
 			return err
 		}
 		if published.Any {
-			e.find(Warning, "there are events, and no sink: nobody reads them",
+			e.find(Warning, "events are stored, and no sink is declared that publishes them",
 				"name a sink and its routes in relay.yaml, and run a relay: posthaste docs operate/relay")
 		}
 	}
@@ -260,8 +260,8 @@ func (e *examination) jobs(ctx context.Context) error {
 			"add dispatchers or concurrency, or see what they are waiting for")
 	}
 	if w.DeadLetters > 0 {
-		e.find(Warning, Count(w.DeadLetters, "dead letter")+" to be looked at by a person",
-			"look at them: posthaste dlq groups")
+		e.find(Warning, Count(w.DeadLetters, "dead letter")+" to be replayed or dismissed",
+			"inspect them: posthaste dlq groups")
 	}
 	if w.Paused != "" {
 		e.find(Warning, "queues that are paused: "+w.Paused, "posthaste queues resume QUEUE, when it is time")

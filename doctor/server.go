@@ -69,7 +69,7 @@ func (e *examination) server(ctx context.Context) error {
 		e.find(Warning, fmt.Sprintf(
 			"the notification queue is %.1f %% full: some session listens and does not read; at 100 %% NOTIFY fails",
 			100*s.Notifications),
-			"end it; reapers end listeners of ours after 30 s")
+			"end it; reapers end our listeners after 30 s")
 	}
 	if s.Collated != "" && s.Collates != "" && s.Collated != s.Collates { // C and POSIX have none
 		e.find(Problem, fmt.Sprintf(
@@ -118,7 +118,7 @@ func (e *examination) wakeUps(ctx context.Context) error {
 	}
 	for _, w := range stuck {
 		e.find(Warning, "a session listens and does not read what it is sent: "+w.Who,
-			"see whether its process is stopped or cut off, or end it: it can hold vacuum back, and NOTIFY fails once the queue is full; reapers end listeners of ours after 30 s")
+			"see whether its process is stopped or cut off, or end it: it can hold vacuum back, and NOTIFY fails once the queue is full; reapers end our listeners after 30 s")
 	}
 	config := e.patient.Listen
 	if config == nil {
@@ -195,7 +195,7 @@ func (e *examination) tables(ctx context.Context) error {
 	before := len(e.findings)
 	if t.DaysAhead < 1 { // one is enough until the reaper's next look, in an hour
 		e.find(Problem, fmt.Sprintf(
-			"the history or the events have partitions for %s ahead: jobs cannot be settled, or events not published, when there is none", Count(t.DaysAhead, "day")), "run a reaper: OUTBOX_REAP=on in at least one process")
+			"the history or the events have partitions for %s ahead: jobs cannot be settled, or events not published, without one", Count(t.DaysAhead, "day")), "run a reaper: OUTBOX_REAP=on in at least one process")
 	}
 	if t.Untrimmed > untrimmedHours {
 		since := "since the schema was made or changed last"
@@ -203,14 +203,14 @@ func (e *examination) tables(ctx context.Context) error {
 			since = "since " + t.Trimmed.Format(time.RFC3339)
 		}
 		e.find(Warning, "what is beyond its retention has not all been removed "+since,
-			"look for \"chore failed\" and for partitions that could not be dropped in the logs of the reapers; if there is none, OUTBOX_REAP=on in at least one process")
+			"search the logs of the reapers for \"chore failed\" and for partitions that could not be dropped; if no reaper runs, OUTBOX_REAP=on in at least one process")
 	}
 	if t.Dead > 100_000 && t.Dead > 10*t.Live {
 		when := "never"
 		if t.Vacuumed != nil {
 			when = t.Vacuumed.Format(time.RFC3339)
 		}
-		e.find(Warning, fmt.Sprintf("outbox.jobs has %d dead rows beside %d live ones, last vacuumed: %s", t.Dead,
+		e.find(Warning, fmt.Sprintf("outbox.jobs has %d dead and %d live rows, last vacuumed: %s", t.Dead,
 			t.Live, when),
 			"see the finding on vacuum; else give autovacuum more workers: its settings for this table are made to keep up")
 	}

@@ -35,7 +35,7 @@ func (e *examination) sinks(ctx context.Context) error {
 		case late && s.Owner == "":
 			e.find(Problem, fmt.Sprintf("nobody publishes to sink %s, and the oldest event waits for %s", s.Name,
 				span(waits)),
-				"start posthaste serve with the relay-config that has it and OUTBOX_RELAY=on; or, if there is no such sink any more: posthaste relay remove "+s.Name)
+				"start posthaste serve with the relay-config that has it and OUTBOX_RELAY=on; or, if the sink is not wanted any more: posthaste relay remove "+s.Name)
 		case late:
 			e.find(Warning, fmt.Sprintf("sink %s is %s behind: the oldest event waits for %s", s.Name,
 				Count(s.Lag, "position"), span(waits)),

@@ -341,7 +341,7 @@ func (o *Operator) acceptable(job Job, payload []byte) error {
 	case len(payload) > engine.MaxPayloadBytes:
 		return refuse(fmt.Sprintf("is %d bytes, want at most %d", len(payload), engine.MaxPayloadBytes))
 	case strings.HasPrefix(job.ContentType, protect.SealedPrefix):
-		return refuse("of this job is sealed (" + job.ContentType + "): enqueue the job anew and dismiss this one")
+		return refuse("of this job is sealed (" + job.ContentType + "): enqueue the job again and dismiss this one")
 	case job.ContentType == "application/json" && !json.Valid(payload):
 		return refuse("is not JSON, as the job's content type says")
 	case o.check == nil:

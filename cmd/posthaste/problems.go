@@ -16,7 +16,7 @@ import (
 
 const problemsDescription = `The worst first, each with its remedy: dead letters that failed alike, kinds without a
 handler, late, full and paused queues, parked keys, overdue schedules, silent workers, and
-what doctor finds of the installation, which only a look at all tenants includes. A
+what doctor finds of the installation, which is included only without a tenant. A
 problem means that jobs do not run, or will not; the others are warnings. It is what the
 console shows as Problems, and it changes nothing.
 
