@@ -51,6 +51,7 @@
 //	                dispatcher's row in the list of workers
 //	dispatcher.go   what a program creates: the settings and their validation, and the parts
 //	loop.go         claims for one queue: when to look, what to ask for, how long to sleep
+//	search.go       looks for due jobs that claims do not reach, because a snapshot keeps too many dead entries
 //	claim.go        one claim: leases jobs, gives them to the workers, and looks for those whose answer was lost
 //	limit.go        the limits that operators have set for the queue, and how much of them is used
 //	reservation.go  the job that a producer in the same program is about to commit, claimed by its commit

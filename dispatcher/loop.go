@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math"
 	"runtime"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -38,12 +37,11 @@ type loop struct {
 	claimed       int // by the last drain
 	nextClaimMost int // jobs that the next claim may ask for
 
-	searching   sync.WaitGroup
-	searchEnded chan searchAnswer // of the last search; has room for one
+	searches searches
 }
 
 func newLoop(c *claimer) *loop {
-	l := &loop{claimer: c, nextClaimMost: firstBatch, searchEnded: make(chan searchAnswer, 1)}
+	l := &loop{claimer: c, nextClaimMost: firstBatch, searches: searches{claimer: c, ended: make(chan searchAnswer, 1)}}
 	l.pace.ownFinds.Store(true)
 	return l
 }
@@ -56,7 +54,7 @@ func (l *loop) run(ctx context.Context) {
 	tick := time.NewTicker(staleAfter / 2)
 	defer tick.Stop()
 	l.tick = tick.C
-	defer l.searching.Wait()
+	defer l.searches.running.Wait()
 	defer func() { // the stop may come in the middle of an outage
 		l.reserved.close()
 		if l.reserved.mayHaveOrphans(time.Now()) {
@@ -127,7 +125,7 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 		if l.capacity.notified.Swap(false) || l.pollAfter(time.Now()) == 0 {
 			l.sched.Woken()
 		}
-		l.search(ctx)
+		l.searches.next(ctx)
 		if err := cmp.Or(l.claimFound(ctx), l.probeKinds(ctx)); err != nil {
 			return 0, err
 		}
@@ -227,6 +225,18 @@ func (l *loop) places() scheduler.Places {
 	p := l.capacity.places(l.workers.buffer.expressWaiting())
 	p.Room = min(p.Room, l.nextClaimMost)
 	return p
+}
+
+// claimFound claims jobs that a search has found.
+func (l *loop) claimFound(ctx context.Context) error {
+	plan := l.sched.PlanFound(l.places().Room)
+	if plan.Empty() {
+		return nil
+	}
+	plan.Kinds = l.workers.outages.claimable()
+	n, _, err := l.claimNext(ctx, plan)
+	l.claimed += n
+	return err
 }
 
 // probeKinds claims a job of each kind whose probe is due.

@@ -1101,8 +1101,8 @@ func TestAClaimFromTheFrontLooksAtEveryFlow(t *testing.T) {
 }
 
 // Behind more dead entries than a claim can read, a new process starts new jobs at once, and those of a backlog when a
-// search has found where they begin: it does not have to wait until the snapshot that keeps the entries is released. The
-// same holds for jobs that come back to a place that the claims have passed.
+// search has found where they begin: it does not have to wait until the snapshot that keeps the entries is released.
+// The same holds for jobs that come back to a place that the claims have passed.
 func TestANewProcessBehindDeadEntriesStarts(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]string{"plain": "", "keyed": "k"} {
@@ -1144,7 +1144,7 @@ func TestANewProcessBehindDeadEntriesStarts(t *testing.T) {
 				if r.sleep(6 * time.Minute); len(r.done) != 214 {
 					t.Errorf("%d jobs have been done, want also those that came back", len(r.done))
 				}
-				if n := r.searches; n < 2 || n > 6 {
+				if n := r.searched; n < 2 || n > 6 {
 					t.Errorf("%d searches in about seven minutes", n)
 				}
 				r.set(func() { r.refuse, r.reads = nil, 0 })

@@ -34,7 +34,7 @@ type memoryStore struct {
 	jobs     []*outbox.Claimed // waiting jobs, the first ones first
 	claims   []claimRequest    // requests so far
 	surveys  int
-	searches int
+	searched int
 	reads    time.Duration // time that a search takes
 	orphans  int           // looks for them
 	paused   bool
@@ -151,7 +151,7 @@ func (s *memoryStore) ReturnOrphans(context.Context, sqlgen.ReturnOrphansParams)
 func (s *memoryStore) FindUnreached(ctx context.Context, p sqlgen.FindUnreachedParams) (rows []sqlgen.FindUnreachedRow, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.searches++
+	s.searched++
 	if wait := s.reads; wait > 0 {
 		s.mu.Unlock()
 		select {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,53 +16,57 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// search looks, beside the claims, for due jobs that they do not reach (scheduler.Search), and learns from a search
-// that has ended.
+// searches looks, beside the claims of a queue, for due jobs that they do not reach (scheduler.Search).
 //
 // A process that starts while a snapshot is held knows no position. If millions of jobs of a backlog were claimed since
-// the snapshot began, no claim that reads their dead entries ends in time, and without the search the rest of the
-// backlog would wait for the snapshot's end.
-func (l *loop) search(ctx context.Context) {
+// the snapshot began, no claim that reads their dead entries ends in time, and without a search the rest of the backlog
+// would wait for the snapshot's end.
+type searches struct {
+	*claimer
+	running sync.WaitGroup
+	ended   chan searchAnswer // has room for one
+}
+
+// next learns from a search that has ended, and begins one that is due.
+func (s *searches) next(ctx context.Context) {
 	select {
-	case s := <-l.searchEnded:
-		l.sched.NoteSearch(s.found, s.err != nil, time.Now(), s.took)
-		if s.err != nil && ctx.Err() == nil {
-			l.health.Complain(ctx, "search for due jobs failed", s.err, slog.String("queue", l.queue))
-		}
-		for _, f := range s.found {
-			if f.Keyed {
-				l.keyed.offer(f.Tenant, pgvalue.UUID(f.At.ID))
-			}
-		}
-		if len(s.found) > 0 {
-			l.log.LogAttrs(ctx, slog.LevelInfo, "due jobs found behind dead entries, which a snapshot or vacuum's delay keeps",
-				slog.String("queue", l.queue), slog.Duration("took", s.took))
-		}
+	case answer := <-s.ended:
+		s.learn(ctx, answer)
 	default:
 	}
-	plain, keyed := l.sched.Search(time.Now())
+	plain, keyed := s.sched.Search(time.Now())
 	if len(plain.Flows)+len(keyed.Flows) == 0 {
 		return
 	}
-	p := sqlgen.FindUnreachedParams{Queue: l.queue, Kinds: l.workers.outages.claimable(), MaxJobs: scheduler.MaxFound}
+	p := sqlgen.FindUnreachedParams{
+		Queue: s.queue, Kinds: s.workers.outages.claimable(),
+		MaxJobs: scheduler.MaxFound,
+	}
 	p.TenantIds, p.Priorities, p.EndRunAt, p.EndID = rangeParams(plain)
 	p.KeyedTenantIds, p.KeyedPriorities, p.KeyedEndRunAt, p.KeyedEndID = rangeParams(keyed)
-	l.searching.Go(func() {
-		l.searchEnded <- l.unreached(ctx, p) // there is room: no search begins before the loop has read this
-		l.capacity.poke()
+	s.running.Go(func() {
+		s.ended <- s.find(ctx, p) // there is room: no search begins before the loop has read this
+		s.capacity.poke()
 	})
 }
 
-// claimFound claims jobs that a search has found.
-func (l *loop) claimFound(ctx context.Context) error {
-	plan := l.sched.PlanFound(l.places().Room)
-	if plan.Empty() {
-		return nil
+func (s *searches) learn(ctx context.Context, answer searchAnswer) {
+	s.sched.NoteSearch(answer.found, answer.err != nil, time.Now(), answer.took)
+	if answer.err != nil {
+		if ctx.Err() == nil {
+			s.health.Complain(ctx, "search for due jobs failed", answer.err, slog.String("queue", s.queue))
+		}
+		return
 	}
-	plan.Kinds = l.workers.outages.claimable()
-	n, _, err := l.claimNext(ctx, plan)
-	l.claimed += n
-	return err
+	for _, f := range answer.found {
+		if f.Keyed {
+			s.keyed.offer(f.Tenant, pgvalue.UUID(f.At.ID))
+		}
+	}
+	if len(answer.found) > 0 {
+		s.log.LogAttrs(ctx, slog.LevelInfo, "due jobs found behind dead entries, which a snapshot or vacuum's delay keeps",
+			slog.String("queue", s.queue), slog.Duration("took", answer.took))
+	}
 }
 
 // searchAnswer holds what a search has found.
@@ -71,17 +76,17 @@ type searchAnswer struct {
 	err   error
 }
 
-func (c *claimer) unreached(ctx context.Context, p sqlgen.FindUnreachedParams) (s searchAnswer) {
+func (s *searches) find(ctx context.Context, p sqlgen.FindUnreachedParams) (answer searchAnswer) {
 	started := time.Now()
-	rows, err := c.db.FindUnreached(ctx, p)
-	s.took, s.err = time.Since(started), err
+	rows, err := s.db.FindUnreached(ctx, p)
+	answer.took, answer.err = time.Since(started), err
 	for _, row := range rows {
-		s.found = append(s.found, scheduler.Found{
+		answer.found = append(answer.found, scheduler.Found{
 			Keyed: row.Keyed, Flow: scheduler.Flow{Tenant: row.TenantID.Bytes, Priority: row.Priority},
 			At: scheduler.Position{RunAt: row.RunAt.Time, ID: row.ID.Bytes},
 		})
 	}
-	return s
+	return answer
 }
 
 func rangeParams(r scheduler.Ranges) (tenants []pgtype.UUID, priorities []int16, runAt []pgtype.Timestamptz,

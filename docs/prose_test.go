@@ -87,7 +87,8 @@ func TestProseUsesPlainWords(t *testing.T) {
 
 var words = regexp.MustCompile(`"((?:[^"\\]|\\.)* (?:[^"\\]|\\.)*)"`)
 
-// findingsOfDoctor returns what doctor may print, by its files: strings in quotes that have a space. SQL is in backquotes.
+// findingsOfDoctor returns what doctor may print, by its files: strings in quotes that have a space. SQL is in
+// backquotes.
 func findingsOfDoctor(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}

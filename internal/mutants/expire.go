@@ -175,7 +175,7 @@ var expire = []Mutant{
 		Name:      "what claims do not reach is not searched",
 		Breaks:    "after a restart behind more dead entries than a claim can read, a backlog waits until the snapshot is released",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
-		Edits:     []Edit{{"dispatcher.loop.search", `plain, keyed := l.sched.Search(time.Now())`, `plain, keyed := scheduler.Ranges{}, scheduler.Ranges{}`}},
+		Edits:     []Edit{{"dispatcher.searches.next", `plain, keyed := s.sched.Search(time.Now())`, `plain, keyed := scheduler.Ranges{}, scheduler.Ranges{}`}},
 		Checks:    []Check{test("dispatcher", "TestANewProcessBehindDeadEntriesStarts", "want all")},
 	},
 	{

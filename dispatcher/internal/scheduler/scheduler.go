@@ -702,7 +702,8 @@ func (s *Scheduler) Failed(keyed bool, shares []Share, front bool, took time.Dur
 		if why == TooMuch {
 			cs.tooMuch(front, shares)
 		}
-		if keyed && why != Away { // the next plan begins with jobs with a key again, and the others would never have their turn
+		// The next plan begins with jobs with a key again, and the others would never have their turn.
+		if keyed && why != Away {
 			s.keyedPausedUntil = time.Now().Add(max(2*took, failedPause))
 		}
 	}
