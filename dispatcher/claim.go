@@ -87,13 +87,13 @@ func (c *claimer) claim(ctx context.Context, p scheduler.Plan, within *usage) (n
 func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, within *usage) *claimBatch {
 	started, shares := time.Now(), plan.Shares(keyed)
 	r := claimRequest{
-		keyed: keyed, shares: shares, kinds: plan.Kinds, room: plan.Room(shares), aside: plan.Aside,
+		keyed: keyed, shares: shares, kinds: plan.Kinds, room: plan.Room(shares), probe: plan.Probe,
 		limits: within != nil,
-		front:  plan.Aside || c.sched.AtFront(keyed, started), frontAt: c.sched.Front(keyed),
+		front:  plan.Probe || c.sched.AtFront(keyed, started), frontAt: c.sched.Front(keyed),
 	}
 	var offers map[outbox.ID][]offer
 	if keyed {
-		offers = c.keyed.aim(&r, plan.Aside)
+		offers = c.keyed.aim(&r, plan.Probe)
 	}
 	// A claim that is cut off may have committed, and its jobs would wait for their leases to lapse. So a stop lets the
 	// statement finish.
@@ -108,13 +108,13 @@ func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, wi
 	took := b.ended.Sub(started)
 	switch {
 	case b.err != nil:
-		if !plan.Aside {
+		if !plan.Probe {
 			c.sched.Failed(keyed, shares, r.front, took)
 		}
 		c.keyed.putBack(offers)
 		c.keyed.lookahead = min(c.keyed.lookahead, maxBatch) // it may have looked at too many
 		return b
-	case plan.Aside:
+	case plan.Probe:
 		return b
 	}
 	b.offers, b.extent = offers, scheduler.Extent{Front: r.front, Took: took, Looked: len(b.claimed)}
@@ -129,7 +129,7 @@ func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, wi
 // learn notes how far a claim came, once its jobs are really ours.
 func (c *claimer) learn(b *claimBatch) {
 	r := b.request
-	if r.aside {
+	if r.probe {
 		return
 	}
 	if len(r.offered) > 0 {

@@ -28,7 +28,7 @@ type claimRequest struct {
 	frontAt scheduler.Position // see scheduler.Front
 	kinds   []string
 	room    int  // jobs, at most
-	aside   bool // see scheduler.Plan
+	probe   bool // see scheduler.Plan
 	limits  bool // the caller has checked the queue's limits, and room is what they leave
 
 	// The following fields are set only if keyed.

@@ -99,9 +99,9 @@ func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool)
 	d.composeParts(pool, sqlgen.New(extending))
 	d.recorder = d.newRecorder(func(a report.Owner) { d.settler.ended <- a.(*attempt) })
 	d.queues = make(map[string]*loop, len(d.config.Queues))
-	statements := loopStatements{d.db, pool, make(chan struct{}, 1)}
+	statements, searchTurn := loopStatements{d.db, pool}, make(chan struct{}, 1)
 	for name, config := range d.config.Queues {
-		d.queues[name] = d.composeQueue(name, cmp.Or(config.Concurrency, defaultConcurrency), statements)
+		d.queues[name] = d.composeQueue(name, cmp.Or(config.Concurrency, defaultConcurrency), statements, searchTurn)
 	}
 }
 
@@ -131,7 +131,9 @@ func (d *Dispatcher) newRecorder(onDone func(report.Owner)) *report.Recorder {
 	})
 }
 
-func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatements) *loop {
+func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatements,
+	searchTurn chan struct{},
+) *loop {
 	p := d.common
 	c := &capacity{
 		waker: newWaker(), concurrency: concurrency, claimBytes: p.claimBytes,
@@ -148,7 +150,7 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatement
 		capacity: c, sched: scheduler.New(concurrency), keyed: newKeyedClaims(), workers: w, batches: newBatches(w),
 		reserved: &reserved{common: p, capacity: c, workers: w, leases: d.leases, claims: claims},
 		leases:   d.leases, promoter: d.promoter, peers: d.peers,
-	})
+	}, searchTurn)
 }
 
 // pokeAll makes every queue look for jobs.

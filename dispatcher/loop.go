@@ -1,8 +1,8 @@
 package dispatcher
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -40,8 +40,9 @@ type loop struct {
 	searches searches
 }
 
-func newLoop(c *claimer) *loop {
-	l := &loop{claimer: c, nextClaimMost: firstBatch, searches: searches{claimer: c, ended: make(chan searchAnswer, 1)}}
+func newLoop(c *claimer, searchTurn chan struct{}) *loop {
+	l := &loop{claimer: c, nextClaimMost: firstBatch}
+	l.searches.claimer, l.searches.ended, l.searches.turn = c, make(chan searchAnswer, 1), searchTurn
 	l.pace.ownFinds.Store(true)
 	return l
 }
@@ -85,14 +86,8 @@ func (l *loop) run(ctx context.Context) {
 			if !waitAtMost(ctx, retry.Next(), l.capacity.wake) { // a listener that is back pokes the queue
 				return
 			}
-			switch {
-			case l.returnOrphans(ctx) != nil: // if so small a statement fails, too
-				l.sched.ChargeFailure(scheduler.Away)
-			case pgsession.IsRefusal(err):
-				l.sched.ChargeFailure(scheduler.Refused)
-			default:
-				l.sched.ChargeFailure(scheduler.TooMuch)
-			}
+			answers := l.returnOrphans(ctx) == nil // a small statement
+			l.sched.ChargeFailure(whyFailed(err, answers))
 			l.sched.Woken()
 			next, err = l.drain(ctx)
 		}
@@ -102,6 +97,17 @@ func (l *loop) run(ctx context.Context) {
 		retry.Reset()
 		wait.Reset(next)
 	}
+}
+
+// whyFailed says what the failure of a statement proves if the database answers another one, or does not.
+func whyFailed(err error, answers bool) scheduler.Failure {
+	switch {
+	case answers && pgsession.IsRefusal(err):
+		return scheduler.Refused
+	case answers && errors.Is(err, context.DeadlineExceeded):
+		return scheduler.TooMuch
+	}
+	return scheduler.Unrelated
 }
 
 // giveBack gives back jobs that have waited long for a worker, and looks for jobs of claims that were cut off.
@@ -126,7 +132,7 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 			l.sched.Woken()
 		}
 		l.searches.next(ctx)
-		if err := cmp.Or(l.claimFound(ctx), l.probeKinds(ctx)); err != nil {
+		if err := l.probeKinds(ctx); err != nil {
 			return 0, err
 		}
 		plan := l.plan()
@@ -181,10 +187,8 @@ func (l *loop) claimNext(ctx context.Context, plan scheduler.Plan) (n int, rest 
 		return n, 0, err
 	case within.conn == nil:
 		return 0, l.limiter.rest(within, 0), nil
-	case within.allowed == 0 || !plan.Aside:
+	case within.allowed == 0 || !plan.Probe: // a probe claims one job
 		plan = l.planFor(within.allowed)
-	default:
-		plan.Most = min(cmp.Or(plan.Most, within.allowed), within.allowed)
 	}
 	if n, err = l.claim(ctx, plan, within); err != nil {
 		return n, 0, err
@@ -225,18 +229,6 @@ func (l *loop) places() scheduler.Places {
 	p := l.capacity.places(l.workers.buffer.expressWaiting())
 	p.Room = min(p.Room, l.nextClaimMost)
 	return p
-}
-
-// claimFound claims jobs that a search has found.
-func (l *loop) claimFound(ctx context.Context) error {
-	plan := l.sched.PlanFound(l.places().Room)
-	if plan.Empty() {
-		return nil
-	}
-	plan.Kinds = l.workers.outages.claimable()
-	n, _, err := l.claimNext(ctx, plan)
-	l.claimed += n
-	return err
 }
 
 // probeKinds claims a job of each kind whose probe is due.

@@ -25,6 +25,8 @@ type searches struct {
 	*claimer
 	running sync.WaitGroup
 	ended   chan searchAnswer // has room for one
+	// turn has room for one: the searches of a dispatcher run one at a time, because each takes a connection.
+	turn chan struct{}
 }
 
 // next learns from a search that has ended, and begins one that is due.
@@ -76,7 +78,14 @@ type searchAnswer struct {
 	err   error
 }
 
+// find asks the database when it is this queue's turn.
 func (s *searches) find(ctx context.Context, p sqlgen.FindUnreachedParams) (answer searchAnswer) {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return searchAnswer{err: ctx.Err()}
+	}
 	started := time.Now()
 	rows, err := s.db.FindUnreached(ctx, p)
 	answer.took, answer.err = time.Since(started), err
@@ -103,21 +112,15 @@ func rangeParams(r scheduler.Ranges) (tenants []pgtype.UUID, priorities []int16,
 type loopStatements struct {
 	*sqlgen.Queries
 	pool *pgxpool.Pool
-	turn chan struct{} // has room for one: a dispatcher's searches run one at a time, because each holds a connection
 }
 
-// FindUnreached may take longer than the statements of the pool's sessions usually may.
+// FindUnreached may take longer than other statements of the pool: it reads some hundred thousand entries a second. Its
+// snapshot keeps dead entries itself, so it may not take long either.
 func (s loopStatements) FindUnreached(ctx context.Context, p sqlgen.FindUnreachedParams) (rows []sqlgen.FindUnreachedRow,
 	err error,
 ) {
-	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = '10min'`); err != nil {
+		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = '2min'`); err != nil {
 			return err
 		}
 		rows, err = s.WithTx(tx).FindUnreached(ctx, p)

@@ -20,7 +20,7 @@ func TestASearchFindsWhatAClaimWouldTake(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	pool := control(t, db)
-	statements := loopStatements{sqlgen.New(pool), pool, make(chan struct{}, 1)}
+	statements := loopStatements{sqlgen.New(pool), pool}
 	ranges, want := map[bool]*scheduler.Ranges{false: {}, true: {}}, map[bool][]outbox.ID{}
 	now := time.Now()
 	for n := range 2 {

@@ -224,7 +224,7 @@ RETURNING`},
 		Breaks:    "jobs of a claim whose answer was lost wait for their leases to lapse",
 		Invariant: "Nothing lost",
 		Edits: []Edit{
-			{"dispatcher.loop.run", `case l.returnOrphans(ctx) != nil:`, `case false:`},
+			{"dispatcher.loop.run", `answers := l.returnOrphans(ctx) == nil`, `answers := true`},
 			{"dispatcher.loop.giveBack", `if l.reserved.mayHaveOrphans(now) {`, `if l.reserved.mayHaveOrphans(now) && false {`},
 		},
 		Checks: []Check{test("dispatcher", "TestJobsOfALostAnswerAreGivenBack", "in vain for the job to run")},

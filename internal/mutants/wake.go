@@ -121,7 +121,7 @@ var wake = []Mutant{
 		Name:      "a pause answers for locked jobs",
 		Breaks:    "a claim that gets nothing because its queue is paused moves the cursors past jobs that nobody has looked at",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
-		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.StartFromFront", `c.At, c.asks, c.searched = Position{}, false, false`, `c.At = Position{}`}},
+		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.StartFromFront", `c.asks, c.searched = false, false`, `c.searched = false`}},
 		Checks:    []Check{test("dispatcher", "TestAQueueThatTurnsOutToBeLimitedIsClaimedFromTheFront", "not at the front")},
 	},
 	{

@@ -22,10 +22,15 @@ type Flow struct {
 // Cursor is the position from which claims of one flow go on.
 type Cursor struct {
 	Flow
-	At    Position // of the last job claimed, or that a search has found; zero if there is none yet
+	At    Position // of the last job claimed; zero if there is none yet
 	state flowState
 
-	searched bool // a search has looked at what is before the cursor
+	// The places of jobs without a key that a search has found before the cursor, or before the front. A claim takes
+	// one of them, because the entries after it may be dead and too many to read. Then the cursor goes on from ahead.
+	back  []Position
+	ahead Position
+
+	searched bool // a search has begun to look at what is before the cursor, since its position was given up
 
 	next time.Time // when its next job becomes due, by the last survey; zero if none is known
 	used time.Time // when one of its jobs was claimed last, or the flow was found
@@ -49,6 +54,22 @@ func (c *Cursor) From(atFront bool, front Position) Position {
 	}
 	return front
 }
+
+// takeBack notes that a claim has looked for the first of the jobs that a search has found.
+func (c *Cursor) takeBack() {
+	for len(c.back) > 0 && !c.At.Before(c.back[0]) { // it may have taken a later one, if another process has the first
+		c.back = c.back[1:]
+	}
+	if c.state = due; len(c.back) == 0 {
+		c.goOn()
+	} else {
+		c.At = c.back[0]
+	}
+}
+
+// goOn moves the cursor to where its claims go on, whether those before it have taken all that a search has found or
+// have not ended in time.
+func (c *Cursor) goOn() { c.At, c.ahead, c.back = c.ahead, Position{}, nil }
 
 // exhausted notes that a claim has found no more due jobs than it took.
 func (c *Cursor) exhausted(front bool, since pgtype.Timestamptz) {
@@ -268,16 +289,16 @@ func previousID(id outbox.ID) (outbox.ID, bool) {
 }
 
 // tooMuch notes that a claim for these shares did not end in time.
-func (cs *cursors) tooMuch(front bool, shares []Share) {
-	if front {
-		cs.near = true
-	}
+func (cs *cursors) tooMuch(fromFront bool, front Position, shares []Share) {
 	for _, share := range shares {
 		for _, c := range share.Cursors {
-			if c.At.RunAt.IsZero() {
+			switch from := c.From(fromFront, front); {
+			case from == Position{}:
 				cs.near = true
-			} else if !front { // dead entries follow the cursor
-				c.At = Position{}
+			case len(c.back) > 0:
+				c.goOn()
+			case from == c.At: // dead entries follow the cursor
+				c.At, c.searched = Position{}, false
 			}
 		}
 	}

@@ -44,10 +44,10 @@ type Scheduler struct {
 	looked   time.Time          // when it was last noted that any flow might have new jobs
 	failure  func(Failure)      // records the cost of the last failed statement; nil if there is none
 
+	searchRests  time.Time // until then there is no search
 	searchDue    time.Time // when what claims from the front do not reach may be searched again
 	searching    bool      // a search is under way
 	searchingAll bool      // the last search looked at all flows
-	found        []Found   // by searches: jobs without a key that no claim has looked at yet
 }
 
 // surveyState is what may be missing from the last survey; the higher states include the lower.
@@ -122,8 +122,7 @@ type Plan struct {
 	Plain, Keyed []Share
 	Kinds        []string // to claim
 	Shared       bool     // tenants share the queue: some workers are for express jobs only
-	Aside        bool     // the scheduler learns nothing from it
-	Most         int      // jobs in total; 0 means what the quotas allow
+	Probe        bool     // for one job of any flow: the scheduler learns nothing from it
 }
 
 func (p *Plan) Empty() bool { return len(p.Plain) == 0 && len(p.Keyed) == 0 }
@@ -138,8 +137,8 @@ func (p *Plan) Shares(keyed bool) []Share {
 
 // Room returns how many jobs a claim takes for the given shares of the plan.
 func (p *Plan) Room(shares []Share) int {
-	if p.Most > 0 {
-		return min(p.Most, quotas(shares))
+	if p.Probe {
+		return 1
 	}
 	return quotas(shares)
 }
@@ -183,7 +182,8 @@ func (s *Scheduler) Plan(now time.Time, p Places, offered []outbox.ID) Plan {
 			keyed = min(keyed, max(maxSharedKeyed/len(all), 1))
 		}
 		if plain > 0 {
-			made.Plain = append(made.Plain, Share{w.Tenant, w.plain, plain})
+			cursors, quota := apart(w.plain, plain)
+			made.Plain = append(made.Plain, Share{w.Tenant, cursors, quota})
 		}
 		if keyed > 0 {
 			made.Keyed = append(made.Keyed, Share{w.Tenant, w.keyed, keyed})
@@ -407,7 +407,12 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 		left := share.Quota - offered[share.Tenant.ID]
 		for _, c := range share.Cursors {
 			n := counts[c.Flow]
-			if left -= n; left <= 0 {
+			left -= n
+			if len(c.back) > 0 {
+				c.takeBack()
+				break
+			}
+			if left <= 0 {
 				c.state = due // it may have more, and so may flows of lower priority
 				break
 			}
@@ -536,13 +541,14 @@ func (s *Scheduler) Probe(now time.Time) (plain, keyed Plan) {
 		}
 		return all
 	}
-	return Plan{Plain: shares(&s.plain), Aside: true, Most: 1}, Plan{Keyed: shares(&s.keyed), Aside: true, Most: 1}
+	return Plan{Plain: shares(&s.plain), Probe: true}, Plan{Keyed: shares(&s.keyed), Probe: true}
 }
 
 // StartFromFront makes the next claims find jobs before the cursors.
 func (s *Scheduler) StartFromFront() {
 	for c := range s.all() {
-		c.At, c.asks, c.searched = Position{}, false, false // what the claims before have found proves nothing
+		c.At, c.ahead, c.back = Position{}, Position{}, nil // what the claims before have found proves nothing
+		c.asks, c.searched = false, false
 	}
 	s.Woken()
 }
@@ -568,7 +574,7 @@ func (s *Scheduler) MayHaveDue() bool {
 			return true
 		}
 	}
-	return len(s.found) > 0
+	return false
 }
 
 // SurveyDue reports whether it is time for a survey.
@@ -679,7 +685,7 @@ func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 			until(cs.front.after(now))
 		}
 		if cs.near && !s.searching {
-			until(s.searchDue.Sub(now))
+			until(s.nextSearch(cs).Sub(now))
 		}
 	}
 	return poll
@@ -693,17 +699,17 @@ func (s *Scheduler) Failed(keyed bool, shares []Share, front bool, took time.Dur
 	if len(shares) == 1 { // of several, the next and smaller claims find out whose jobs the database refuses
 		s.served = shares[0].Tenant.ID
 	}
-	cs := s.cursors(keyed)
+	cs, frontAt := s.cursors(keyed), s.Front(keyed)
 	s.failure = func(why Failure) {
 		if front {
 			cs.front.fail(time.Now(), took, why != TooMuch)
 			cs.behind = true
 		}
 		if why == TooMuch {
-			cs.tooMuch(front, shares)
+			cs.tooMuch(front, frontAt, shares)
 		}
 		// The next plan begins with jobs with a key again, and the others would never have their turn.
-		if keyed && why != Away {
+		if keyed && why != Unrelated {
 			s.keyedPausedUntil = time.Now().Add(max(2*took, failedPause))
 		}
 	}
@@ -724,9 +730,9 @@ func (s *Scheduler) SurveyFailed(searched bool, took time.Duration) {
 type Failure int
 
 const (
-	TooMuch Failure = iota // it may have been too much for its deadline
-	Refused                // the database refuses some of its rows
-	Away                   // the database was unreachable
+	TooMuch   Failure = iota // it may have been too much for its deadline
+	Refused                  // the database refuses some of its rows
+	Unrelated                // to the statement: the database was unreachable, or the connection broke
 )
 
 // ChargeFailure records what the failure of the last statement says about its cost.

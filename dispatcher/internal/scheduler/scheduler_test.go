@@ -476,7 +476,7 @@ func TestWhatClaimsDoNotReachIsSearched(t *testing.T) {
 				plain, keyedRanges := s.Search(at)
 				return slices.Concat(plain.Ends, keyedRanges.Ends)
 			}
-			for _, why := range []Failure{Away, Refused} {
+			for _, why := range []Failure{Unrelated, Refused} {
 				if fail(true, why); begins() != 0 || len(search(now)) != 0 {
 					t.Fatalf("a failure that says nothing of the cost lets claims begin %v back, want at the first entry", begins())
 				}
@@ -494,12 +494,26 @@ func TestWhatClaimsDoNotReachIsSearched(t *testing.T) {
 			for i := range MaxFound {
 				found = append(found, Found{keyed, flow, Position{now.Add(-time.Hour), outbox.ID{1: byte(i)}}})
 			}
+			last := found[MaxFound-1].At
 			s.NoteSearch(found, false, now, 3*time.Second)
-			if begins() != time.Hour || c.At.ID[1] != MaxFound-1 || c.state != due {
-				t.Errorf("claims of the backlog begin %v back at %v, want at the last job that was found", begins(), c.At.ID)
+			if !keyed { // claims take what was found, and go on from there
+				if begins() != time.Hour || c.At != found[0].At || c.state != due {
+					t.Errorf("claims begin %v back at %v, want at the first job that was found", begins(), c.At.ID)
+				}
+				for range found {
+					for _, share := range s.Plan(now, roomFor(100), nil).Plain {
+						if share.Tenant.ID != tenant {
+							continue
+						}
+						if share.Quota != 1 || len(share.Cursors) != 1 {
+							t.Errorf("a claim takes %d jobs of %d flows, want one job that was found", share.Quota, len(share.Cursors))
+						}
+						s.Claimed(keyed, []Share{share}, []Leased{{Flow: flow, At: c.At}}, Extent{}, now)
+					}
+				}
 			}
-			if n := len(s.found); n != 0 == keyed {
-				t.Errorf("%d jobs are to be claimed from their own places", n)
+			if c.At != last || c.state != due {
+				t.Errorf("claims of the backlog go on at %v, want at the last job that was found", c.At.ID)
 			}
 			if len(search(now.Add(100*time.Second))) != 0 {
 				t.Error("a search of three seconds is repeated within 40 times as long")
@@ -512,11 +526,12 @@ func TestWhatClaimsDoNotReachIsSearched(t *testing.T) {
 			if ends := search(now.Add(121 * time.Second)); !slices.Contains(ends, c.At) {
 				t.Errorf("searched ranges end at %v, want at the cursor", ends)
 			}
-			s.NoteSearch(found[:1], false, now, 10*time.Minute)
-			if c.At.ID[1] != MaxFound-1 {
-				t.Error("one job that has come back moves the cursor back")
+			back := []Found{{keyed, flow, Position{RunAt: now.Add(-2 * time.Hour)}}} // one job has come back
+			s.NoteSearch(back, false, now, 10*time.Minute)
+			if fail(true, TooMuch); c.At != last && !keyed { // another process has taken it, and dead entries follow
+				t.Errorf("after a claim of it that did not end, claims go on at %v, want where they were", c.At)
 			}
-			if fail(false, TooMuch); begins() != lateCommit {
+			if fail(true, TooMuch); begins() != lateCommit {
 				t.Errorf("after a claim from the cursor that did not end, the next begins %v back", begins())
 			}
 			if len(search(now.Add(maxSearchRest))) == 0 {
@@ -526,7 +541,7 @@ func TestWhatClaimsDoNotReachIsSearched(t *testing.T) {
 				t.Error("a search that failed shows that the dead entries are gone")
 			}
 			search(now.Add(maxSearchRest))
-			if s.NoteSearch(nil, false, now, time.Millisecond); begins() != 0 {
+			if s.NoteSearch(back, false, now, time.Millisecond); begins() != 0 || len(c.back) != 0 {
 				t.Errorf("after a quick search, claims begin %v back, want at the first entry", begins())
 			}
 		}

@@ -1,9 +1,12 @@
 package scheduler
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
-// maxSearchRest bounds the time between two searches: a job that only a search finds waits no longer for it. The search
-// also finds out that the dead entries are gone.
+// maxSearchRest bounds the time from the end of a search to the next one. The search also finds out that the dead
+// entries are gone.
 const maxSearchRest = 5 * time.Minute
 
 // quickSearch is how long a search takes at most if claims from the first entry will end in time again.
@@ -19,13 +22,21 @@ type Ranges struct {
 // Search returns what is to be searched now, and notes that the search is under way: nothing, unless claims from the
 // first entry do not end in time. A flow that none has looked at need not wait until it is time for all of them.
 func (s *Scheduler) Search(now time.Time) (plain, keyed Ranges) {
-	if s.searching {
+	if s.searching || now.Before(s.searchRests) {
 		return plain, keyed
 	}
 	s.searchingAll = !now.Before(s.searchDue)
 	plain, keyed = s.unreached(false), s.unreached(true)
 	s.searching = len(plain.Flows)+len(keyed.Flows) > 0
 	return plain, keyed
+}
+
+// nextSearch returns when the next search may begin that looks at one of these cursors.
+func (s *Scheduler) nextSearch(cs *cursors) time.Time {
+	if slices.ContainsFunc(cs.sorted, func(c *Cursor) bool { return !c.searched }) {
+		return s.searchRests
+	}
+	return s.searchDue
 }
 
 // unreached returns of each cursor the range before it, or before the front if that is nearer.
@@ -53,38 +64,67 @@ type Found struct {
 // MaxFound is how many jobs of a flow a search finds.
 const MaxFound = 256
 
-// NoteSearch learns from a search that ended now, or failed. The caller offers the found jobs with a key to a claim;
-// those without one are claimed by [Scheduler.PlanFound]. If there may be more after them, the flow's claims go on from
-// the last one.
+// NoteSearch learns from a search that ended now, or failed. The caller offers the found jobs with a key to a claim.
+// For those without one, claims go back to the first; if there may be more after the last, they go on from it.
 func (s *Scheduler) NoteSearch(found []Found, failed bool, now time.Time, took time.Duration) {
 	s.searching = false
-	if s.searchingAll {
+	s.searchRests = now.Add(min(took, maxSearchRest))
+	switch {
+	case failed:
+		s.searchDue = now.Add(max(min(4*took, maxSearchRest), time.Second))
+	case s.searchingAll:
 		s.searchDue = now.Add(max(min(RestFactor*took, maxSearchRest), time.Second))
-		if !failed && took < quickSearch {
-			s.plain.near, s.keyed.near = false, false
+		if took < quickSearch {
+			for _, cs := range []*cursors{&s.plain, &s.keyed} {
+				if cs.near {
+					cs.near, cs.front, cs.behind = false, budget{}, true
+				}
+			}
+			return // claims from the first entry find the jobs
 		}
 	}
-	of := map[*Cursor]int{}
-	for _, f := range found {
-		if !f.Keyed {
-			s.found = append(s.found, f)
+	for len(found) > 0 {
+		f, n := found[0], 1
+		for n < len(found) && found[n].Keyed == f.Keyed && found[n].Flow == f.Flow {
+			n++
 		}
 		if c := s.cursors(f.Keyed).get(f.Flow); c != nil {
-			if of[c]++; of[c] == MaxFound {
-				c.At, c.state = f.At, due
-			}
+			c.goBack(found[:n])
 		}
+		found = found[n:]
 	}
 }
 
-// PlanFound returns a plan for a claim of jobs that a search has found: of each from its own place, so that the claim
-// reads none of the entries between them.
-func (s *Scheduler) PlanFound(room int) (p Plan) {
-	n := min(room, len(s.found))
-	for _, f := range s.found[:n] {
-		p.Plain = append(p.Plain, Share{s.Tenant(f.Tenant), []*Cursor{{Flow: f.Flow, At: f.At}}, 1})
+// goBack moves the cursor back to jobs that a search has found, the first ones first. If there may be others after
+// them, claims go on from the last.
+func (c *Cursor) goBack(found []Found) {
+	c.state, c.asks = due, false
+	if len(c.back) == 0 {
+		c.ahead = c.At
 	}
-	s.found = s.found[n:]
-	p.Aside = true
-	return p
+	if last := found[len(found)-1]; len(found) == MaxFound {
+		c.ahead = last.At
+	}
+	if found[0].Keyed { // they are offered
+		c.At, c.ahead = c.ahead, Position{}
+		return
+	}
+	c.back = nil
+	for _, f := range found {
+		c.back = append(c.back, f.At)
+	}
+	c.At = c.back[0]
+}
+
+// apart returns the cursors of a tenant from which one claim may take jobs without a key, and how many: one from a
+// cursor that a search has moved back, if its priority is the highest, and otherwise those of higher priority.
+func apart(cs []*Cursor, quota int) ([]*Cursor, int) {
+	switch i := slices.IndexFunc(cs, func(c *Cursor) bool { return len(c.back) > 0 }); {
+	case i < 0:
+		return cs, quota
+	case i == 0:
+		return cs[:1], 1
+	default:
+		return cs[:i], quota
+	}
 }
