@@ -61,6 +61,7 @@ func TestAChangeAfterTheTagIsFound(t *testing.T) {
 		"as tagged":                                {tagged, listOf("0.2.0", sums), "0.2.0", sums, ""},
 		"as tagged, and a patch is in the making":  {untagged, listOf("0.1.0", sums), "0.1.0", sums, ""},
 		"tagged without a list":                    {tagged, listOf("0.1.0", sums), "0.2.0", sums, errNotListed.Error()},
+		"no heading yet":                           {"# Changelog\n\n## 0.1.0 (2027-01-02)\n", listOf("0.1.0", sums), "0.2.0", sums, "no heading of release 0.2.0"},
 		"a function changes under the tagged name": {untagged, listOf("0.1.0", sums), "0.1.0", map[string]string{"00001_x.sql": "aa", "functions/f.sql": "cc"}, "functions/f.sql"},
 		"a function is taken out":                  {untagged, listOf("0.1.0", sums), "0.1.0", map[string]string{"00001_x.sql": "aa"}, "functions/f.sql"},
 		"a numbered file is added":                 {untagged, listOf("0.1.0", sums), "0.1.0", map[string]string{"00001_x.sql": "aa", "00002_y.sql": "dd", "functions/f.sql": "bb"}, "00002_y.sql"},
@@ -76,8 +77,11 @@ var errNotListed = errors.New(released + " is not of the release that was tagged
 
 // faultOfRelease compares the files of the schema with the list of the newest tagged release.
 func faultOfRelease(changelog, list, name string, now map[string]string) error {
-	if strings.Contains(changelog, "\n## "+name+" (not tagged yet)") {
+	switch heading := "\n## " + name + " ("; {
+	case strings.Contains(changelog, heading+"not tagged yet)"):
 		return nil
+	case !strings.Contains(changelog, heading+"20"):
+		return fmt.Errorf("CHANGELOG.md has no heading of release %s, with its date or (not tagged yet)", name)
 	}
 	listed, rest, _ := strings.Cut(list, "\n")
 	if listed != name {
