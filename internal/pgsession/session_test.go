@@ -357,7 +357,7 @@ func TestStatesAreDistinguished(t *testing.T) {
 		"IsLoginRefused": {IsLoginRefused, []error{pg("28P01", ""), pg("3D000", ""), &sessionError{pg("42501", "")}}, []error{errors.New("cut"), pg("42501", ""), pg("57P03", ""), &sessionError{pg("53300", "")}}},
 		"IsNoPartition":  {IsNoPartition, []error{pg("23514", "")}, []error{pg("23514", "c"), errors.New("cut")}},
 		"IsAway":         {IsAway, []error{pg("25006", ""), pg("42P01", ""), pg("40001", ""), pg("57P03", ""), &pgconn.ConnectError{}, io.ErrUnexpectedEOF, io.EOF}, []error{errors.New("odd"), pg("23505", ""), pg("42501", "")}},
-		"ChangedNothing": {ChangedNothing, []error{pg("40001", ""), pg("53300", ""), pg("25006", ""), &sessionError{pg("57P03", "")}, &pgconn.ConnectError{}, pgx.ErrTxCommitRollback, pgx.ErrTxClosed}, []error{errors.New("cut"), pg("57P01", ""), pg("08006", ""), pg("58030", "")}},
+		"ChangedNothing": {ChangedNothing, []error{pg("40001", ""), pg("53300", ""), pg("25006", ""), &sessionError{pg("57P03", "")}, &pgconn.ConnectError{}, pgx.ErrTxCommitRollback, pgx.ErrTxClosed}, []error{errors.New("cut"), pg("57P01", ""), pg("08006", ""), pg("58030", ""), pg("XX000", ""), pg("XX001", "")}},
 		// The server's answer while we connect is not about a statement.
 		"IsUnreachable":  {IsUnreachable, connecting, []error{errors.New("cut"), pg("57P01", "")}},
 		"IsGone, IsAway": {func(err error) bool { return IsGone(err) && IsAway(err) }, connecting, nil},

@@ -155,15 +155,23 @@ func IsRepeatable(err error) bool {
 }
 
 // ChangedNothing reports whether a failed statement or commit has certainly changed nothing: it was not sent, or the
-// server has answered that it failed. A server that is being stopped may report a failure after it has committed, and a
-// pooler whose server is gone does.
+// server has answered that it failed. A server that is being stopped may report a failure after it has committed (57).
+// So may a pooler whose server is gone: as trouble with the connection (08) or the system (58), or an internal error
+// (XX).
 func ChangedNothing(err error) bool {
 	if IsUnreachable(err) || pgconn.SafeToRetry(err) ||
 		errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) {
 		return true
 	}
 	state := State(err)
-	return len(state) == 5 && state[:2] != "08" && state[:2] != "57" && state[:2] != "58"
+	if len(state) != 5 {
+		return false
+	}
+	switch state[:2] {
+	case "08", "57", "58", "XX":
+		return false
+	}
+	return true
 }
 
 // IsAway reports whether the database could not be asked, is stopping or starting, has no schema yet, or may do what it
