@@ -32,9 +32,10 @@ type sinkClient struct {
 	turn     chan struct{} // full while the sink is being called
 	heldTurn chan struct{} // full while a held message is being published or waits for turn
 	hanging  atomic.Int64  // calls that have not returned in time
-	accepts  atomic.Bool   // whether the sink has accepted a message since an attempt of a held one last counted
 	counted  atomic.Int64  // messages that the broker has dropped
 	lost     atomic.Int64  // losses that the broker has reported
+
+	acceptedSince atomic.Bool // a message, since an attempt of a held one that had no answer last counted
 }
 
 func newSinkClient(name string, sink Sink, metrics *sinkMetrics) sinkClient {
@@ -126,7 +127,7 @@ func (c *sinkClient) deliver(ctx context.Context, messages []outgoing, timeout t
 	}
 	ended(outcomes)
 	if slices.Contains(outcomes, nil) {
-		c.accepts.Store(true)
+		c.acceptedSince.Store(true)
 	}
 	return outcomes
 }

@@ -98,7 +98,7 @@ func (c *heldRunner) publishHeld(ctx context.Context, job *outbox.Claimed) error
 }
 
 // publishInTurn publishes a message when it is its turn. With skips, later messages of its key wait only for its
-// attempts, which no outage spends.
+// attempts: a missing destination spends them, and so may the answer of a proxy.
 func (c *heldRunner) publishInTurn(ctx context.Context, m Message, skips bool) error {
 	select {
 	case c.heldTurn <- struct{}{}:
@@ -135,11 +135,13 @@ func (c *heldRunner) publishInTurn(ctx context.Context, m Message, skips bool) e
 
 // unanswered returns the outcome of an attempt that is unknown although the sink answers a probe. Either the message
 // breaks the sink, or the sink accepts no message, as a receiver that answers 500 to each, or a queue without a
-// majority. So the attempt counts only if the sink has accepted a message since the last one that counted: an outage
-// spends at most one attempt of one message, and a message that breaks a sink in use becomes a dead letter.
+// majority. So the attempt counts only if the sink has accepted a message since the last one that counted: a message
+// that breaks a sink in use becomes a dead letter, and an outage in which the sink accepts nothing spends at most one
+// attempt of one message. If only one of several receivers of a sink is away, the sink accepts messages, and the
+// attempts of that receiver's messages count.
 func (c *heldRunner) unanswered(err error) error {
 	err = dispatcher.WithCode(CodeUnanswered, err)
-	if c.accepts.Swap(false) {
+	if c.acceptedSince.Swap(false) {
 		return err
 	}
 	if why := c.o.outage(); why != nil && (why.code == CodeUnanswered || why.code == CodeUnavailable) {
