@@ -29,8 +29,8 @@ const (
 	// most.
 	maxLookahead = 8 * maxBatch
 	// maxLooks is the number of claims without success after which an offered job is forgotten. If it is still due, it
-	// was behind others each time, and a claim from the front finds it; most such jobs have been taken by another
-	// process.
+	// was behind others each time, and a claim from the front finds it, or a search if such claims do not end in time;
+	// most such jobs have been taken by another process.
 	maxLooks = 8
 )
 
@@ -79,7 +79,7 @@ func (k *keyedClaims) putBack(taken map[outbox.ID][]offer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for tenant, of := range taken {
-		if of = of[:min(len(of), 2*maxBatch-k.count)]; len(of) > 0 { // claims from the front find the rest
+		if of = of[:min(len(of), 2*maxBatch-k.count)]; len(of) > 0 { // claims from the front, or searches, find the rest
 			k.offers[tenant] = append(k.offers[tenant], of...)
 			k.count += len(of)
 		}
