@@ -219,16 +219,14 @@ func noResponders(m *nats.Msg) bool { return len(m.Data) == 0 && m.Header.Get("S
 
 // sockets holds the sockets that nats.go has dialled for a connection.
 type sockets struct {
-	mu     sync.Mutex
-	all    []net.Conn
-	closed bool
+	mu  sync.Mutex
+	all []net.Conn
 }
 
 // close makes a pending write of nats.go fail, for which its own Close would otherwise wait.
 func (s *sockets) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closed = true
 	for _, socket := range s.all {
 		_ = socket.Close()
 	}
