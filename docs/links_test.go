@@ -21,7 +21,7 @@ var (
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading = regexp.MustCompile(`(?m)^#{1,6} (.+)$`)
 	address = regexp.MustCompile(`https?://[^\s)]+`)
-	named   = regexp.MustCompile(`\bdocs/[a-z0-9/-]+\.(?:md|jsonl|csv)\b`)
+	named   = regexp.MustCompile(`(?:^|[^\w./*>-])((\w[\w.-]*)(?:/[\w.-]+)+\.(?:go|sql|sh|ya?ml|templ|md|jsonl|csv))\b`)
 )
 
 // Every link of a page leads to a file of the repository, and its fragment to a heading there.
@@ -43,7 +43,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 			if target != "" {
 				file = path.Join(path.Dir(page), target)
 			}
-			if _, err := os.Stat(filepath.Join(top, filepath.FromSlash(file))); err != nil {
+			if !exists(file) {
 				t.Errorf("%s links to %s, which is not there", page, m[1])
 				continue
 			}
@@ -63,31 +63,42 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// Where code, SQL, a message or a page names a page by its path, that page is there. The first five migrations are
-// frozen, comments included, and name pages as they were. Addresses of other projects have paths of theirs.
-func TestPagesThatAreNamedExist(t *testing.T) {
+// Where code, SQL, a message or a page names a file by its path from the top, or from its own folder, that file exists.
+// The first five migrations are frozen, comments included, and name pages as they were. Addresses of other projects
+// have paths of theirs, pages that compare with those projects name their files, and a test makes a tree of its own.
+func TestFilesThatAreNamedExist(t *testing.T) {
 	t.Parallel()
+	elsewhere := []string{"migrations/0000", "internal/mutants/", "docs/why/", "internal/generated/main_test.go"}
 	found := 0
-	for file, text := range files(t, ".md", ".go", ".sql", ".json", ".templ", "Makefile", "run") {
-		if strings.HasPrefix(file, "migrations/0000") || strings.HasPrefix(file, "internal/mutants/") {
+	for file, text := range files(t, ".md", ".go", ".sql", ".json", ".templ", ".yml", "Makefile", "run") {
+		if slices.ContainsFunc(elsewhere, func(prefix string) bool { return strings.HasPrefix(file, prefix) }) {
 			continue
 		}
 		text = address.ReplaceAllStringFunc(text, func(url string) string {
 			if strings.Contains(url, "posthaste-dev/posthaste") {
-				return url
+				return strings.Replace(url, "/blob/main/", " ", 1)
 			}
 			return ""
 		})
-		for _, name := range named.FindAllString(text, -1) {
+		for _, m := range named.FindAllStringSubmatch(text, -1) {
+			if !exists(m[2]) { // it is no path from the top
+				continue
+			}
 			found++
-			if _, err := os.Stat(filepath.Join(top, filepath.FromSlash(name))); err != nil {
-				t.Errorf("%s names %s, which is not there", file, name)
+			if !exists(m[1]) && !exists(path.Join(path.Dir(file), m[1])) {
+				t.Errorf("%s names %s, which is not there", file, m[1])
 			}
 		}
 	}
-	if found < 50 {
-		t.Errorf("%d pages are named: this looks at the wrong place", found)
+	if found < 400 {
+		t.Errorf("%d files are named: this looks at the wrong place", found)
 	}
+}
+
+// exists reports whether the repository has a file or folder, by its path from the top.
+func exists(name string) bool {
+	_, err := os.Stat(filepath.Join(top, filepath.FromSlash(name)))
+	return err == nil
 }
 
 // files returns the files of the repository whose names end so, by their path from the top.
