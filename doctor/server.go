@@ -73,9 +73,11 @@ func (e *examination) server(ctx context.Context) error {
 	}
 	if s.Collated != "" && s.Collates != "" && s.Collated != s.Collates { // C and POSIX have none
 		e.find(Problem, fmt.Sprintf(
-			"the database's collation is of version %s and the server's of %s, as after an update of its operating system: "+
-				"indexes of text may miss what is stored, and an idempotency key or a message that was handled counts as new", s.Collated, s.Collates),
-			fmt.Sprintf("stop what enqueues and consumes, then: REINDEX DATABASE %[1]s; ALTER DATABASE %[1]s REFRESH COLLATION VERSION", s.Database))
+			"the database's collation is of version %s and the server's of %s, as after an update of its operating "+
+				"system: indexes of text may miss what is stored, and an idempotency key or a message that was "+
+				"handled counts as new", s.Collated, s.Collates),
+			fmt.Sprintf("stop what enqueues and consumes, then: REINDEX DATABASE %[1]s; "+
+				"ALTER DATABASE %[1]s REFRESH COLLATION VERSION", s.Database))
 	}
 	// A pooler invents the process id that it reports to its clients.
 	if s.PID != e.conn.PgConn().PID() {
@@ -100,10 +102,13 @@ func (e *examination) pooler(ctx context.Context) error {
 	case err != nil:
 		return err
 	case shared:
-		e.find(Warning, "a connection pooler in transaction mode is in between: LISTEN, migrations and most settings of sessions do not work through it",
-			"OUTBOX_LISTEN_URL and migrations need the server itself (Supabase: not port 6543; Neon: the host without -pooler); default_query_exec_mode=exec where it has no prepared statements")
+		e.find(Warning, "a connection pooler in transaction mode is in between: LISTEN, migrations and most settings "+
+			"of sessions do not work through it",
+			"OUTBOX_LISTEN_URL and migrations need the server itself (Supabase: not port 6543; Neon: the host "+
+				"without -pooler); default_query_exec_mode=exec where it has no prepared statements")
 	default:
-		e.find(Warning, "a connection pooler is in between, and seems to be in session mode: each of our connections keeps one of its sessions",
+		e.find(Warning, "a connection pooler is in between, and seems to be in session mode: each of our connections "+
+			"keeps one of its sessions",
 			"make its pool as large as what our processes have at most, or connect to the server itself")
 	}
 	return nil
@@ -118,7 +123,8 @@ func (e *examination) wakeUps(ctx context.Context) error {
 	}
 	for _, w := range stuck {
 		e.find(Warning, "a session listens and does not read what it is sent: "+w.Who,
-			"see whether its process is stopped or cut off, or end it: it can hold vacuum back, and NOTIFY fails once the queue is full; reapers end our listeners after 30 s")
+			"see whether its process is stopped or cut off, or end it: it can hold vacuum back, and NOTIFY fails "+
+				"once the queue is full; reapers end our listeners after 30 s")
 	}
 	config := e.patient.Listen
 	if config == nil {
@@ -174,7 +180,8 @@ func (e *examination) vacuum(ctx context.Context) error {
 		return err
 	}
 	for _, u := range logins {
-		e.find(Warning, "this login is not shown what sessions of other roles do: those that have held vacuum back for a while, or listen and do not read, may be missing here",
+		e.find(Warning, "this login is not shown what sessions of other roles do: those that have held vacuum back "+
+			"for a while, or listen and do not read, may be missing here",
 			"GRANT pg_read_all_stats TO "+u.Login)
 	}
 	if len(holders) == 0 && len(logins) == 0 {
@@ -195,7 +202,9 @@ func (e *examination) tables(ctx context.Context) error {
 	before := len(e.findings)
 	if t.DaysAhead < 1 { // one is enough until the reaper's next look, in an hour
 		e.find(Problem, fmt.Sprintf(
-			"the history or the events have partitions for %s ahead: jobs cannot be settled, or events not published, without one", Count(t.DaysAhead, "day")), "run a reaper: OUTBOX_REAP=on in at least one process")
+			"the history or the events have partitions for %s ahead: jobs cannot be settled, or events not "+
+				"published, without one", Count(t.DaysAhead, "day")),
+			"run a reaper: OUTBOX_REAP=on in at least one process")
 	}
 	if t.Untrimmed > untrimmedHours {
 		since := "since the schema was made or changed last"
@@ -203,7 +212,8 @@ func (e *examination) tables(ctx context.Context) error {
 			since = "since " + t.Trimmed.Format(time.RFC3339)
 		}
 		e.find(Warning, "what is beyond its retention has not all been removed "+since,
-			"search the logs of the reapers for \"chore failed\" and for partitions that could not be dropped; if no reaper runs, OUTBOX_REAP=on in at least one process")
+			"search the logs of the reapers for \"chore failed\" and for partitions that could not be dropped; if no "+
+				"reaper runs, OUTBOX_REAP=on in at least one process")
 	}
 	if t.Dead > 100_000 && t.Dead > 10*t.Live {
 		when := "never"
@@ -212,7 +222,8 @@ func (e *examination) tables(ctx context.Context) error {
 		}
 		e.find(Warning, fmt.Sprintf("outbox.jobs has %d dead and %d live rows, last vacuumed: %s", t.Dead,
 			t.Live, when),
-			"see the finding on vacuum; else give autovacuum more workers: its settings for this table are made to keep up")
+			"see the finding on vacuum; else give autovacuum more workers: its settings for this table are made to "+
+				"keep up")
 	}
 	if len(e.findings) == before {
 		e.find(OK, fmt.Sprintf("%s in outbox.jobs, partitions for %s ahead", Count(t.Dead, "dead row"),

@@ -30,12 +30,14 @@ func (e *examination) sinks(ctx context.Context) error {
 		case late && !s.AwaySince.IsZero():
 			e.find(Problem, fmt.Sprintf("sink %s stands still since %s (%s): %s", s.Name,
 				s.AwaySince.UTC().Format(time.RFC3339), s.AwayCode, s.AwayReason),
-				"mend the broker or the route; if it is stuck, replay or dismiss what it has refused: posthaste dlq list --kind relay:"+s.Name+
+				"mend the broker or the route; if it is stuck, replay or dismiss what it has refused: "+
+					"posthaste dlq list --kind relay:"+s.Name+
 					"; if it waits for holes in the log, end the transactions that are open: pg_stat_activity")
 		case late && s.Owner == "":
 			e.find(Problem, fmt.Sprintf("nobody publishes to sink %s, and the oldest event waits for %s", s.Name,
 				span(waits)),
-				"start posthaste serve with the relay-config that has it and OUTBOX_RELAY=on; or, if the sink is not wanted any more: posthaste relay remove "+s.Name)
+				"start posthaste serve with the relay-config that has it and OUTBOX_RELAY=on; or, if the sink is not "+
+					"wanted any more: posthaste relay remove "+s.Name)
 		case late:
 			e.find(Warning, fmt.Sprintf("sink %s is %s behind: the oldest event waits for %s", s.Name,
 				Count(s.Lag, "position"), span(waits)),
@@ -91,7 +93,8 @@ func (e *examination) bridges(ctx context.Context) error {
 				stored = "stored some at " + b.MovedAt.UTC().Format(time.RFC3339)
 			}
 			e.find(Warning, fmt.Sprintf("nobody fetches the messages of bridge %s, which %s", b.Name, stored),
-				"start posthaste serve with the relay-config that has it and OUTBOX_RELAY=on, unless it is not wanted any more")
+				"start posthaste serve with the relay-config that has it and OUTBOX_RELAY=on, unless it is not "+
+					"wanted any more")
 		}
 	}
 	return nil
