@@ -79,7 +79,7 @@ func (k *keyedClaims) putBack(taken map[outbox.ID][]offer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for tenant, of := range taken {
-		if of = of[:min(len(of), 2*maxBatch-k.count)]; len(of) > 0 { // claims from the front, or searches, find the rest
+		if of = of[:min(len(of), 2*maxBatch-k.count)]; len(of) > 0 { // the rest is found like late commits
 			k.offers[tenant] = append(k.offers[tenant], of...)
 			k.count += len(of)
 		}
