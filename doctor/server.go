@@ -45,23 +45,7 @@ func (e *examination) server(ctx context.Context) error {
 		e.find(Problem, "the server takes no writes: a standby, or default_transaction_read_only",
 			"connect to the primary; with several hosts use target_session_attrs=read-write")
 	}
-	if s.Fsync != "on" || s.FullPageWrites != "on" {
-		e.find(Problem, fmt.Sprintf(
-			"fsync is %s and full_page_writes is %s: a crash can lose or destroy what was committed", s.Fsync,
-			s.FullPageWrites), "set both to on")
-	}
-	if s.SynchronousCommit == "off" && s.NotDurable == "" {
-		s.NotDurable = "the role that asks"
-	}
-	if s.NotDurable != "" {
-		e.find(Problem, "synchronous_commit is off for "+s.NotDurable+
-			": a crash loses jobs that were committed by sessions other than ours, and behind a pooler by ours, too",
-			"set it to on for the roles that enqueue and work")
-	}
-	if s.Hidden != "" {
-		e.find(Warning, "the synchronous_commit of this login hides the server's, which counts for "+s.Hidden,
-			"ask with a login that has none of its own, or see that it is on in postgresql.conf")
-	}
+	e.durability(s)
 	if s.Autovacuum != "on" {
 		e.find(Problem, "autovacuum is off: claims slow down without bound", "set it to on")
 	}
@@ -93,6 +77,27 @@ func (e *examination) server(ctx context.Context) error {
 		e.find(OK, "PostgreSQL "+s.Version+", durable, no pooler in between", "")
 	}
 	return nil
+}
+
+// durability reports settings with which a crash of the server loses what it has acknowledged.
+func (e *examination) durability(s server) {
+	if s.Fsync != "on" || s.FullPageWrites != "on" {
+		e.find(Problem, fmt.Sprintf(
+			"fsync is %s and full_page_writes is %s: a crash can lose or destroy what was committed", s.Fsync,
+			s.FullPageWrites), "set both to on")
+	}
+	if s.SynchronousCommit == "off" && s.NotDurable == "" {
+		s.NotDurable = "the role that asks"
+	}
+	if s.NotDurable != "" {
+		e.find(Problem, "synchronous_commit is off for "+s.NotDurable+
+			": a crash loses jobs that were committed by sessions other than ours, and behind a pooler by ours, too",
+			"set it to on for the roles that enqueue and work")
+	}
+	if s.Hidden != "" {
+		e.find(Warning, "the synchronous_commit of this login hides the server's, which counts for "+s.Hidden,
+			"ask with a login that has none of its own, or see that it is on in postgresql.conf")
+	}
 }
 
 // pooler reports what the pooler in between does with sessions.
