@@ -37,6 +37,7 @@ type thing struct {
 	gate          gate
 	name          func(operator.AuditEntry) string
 	page          func(operator.AuditEntry) templ.SafeURL
+	row           func(operator.AuditEntry) operator.Row
 	standing      func(context.Context, *operator.Operator, operator.AuditEntry) (stance, error)
 	pause, resume func(context.Context, *operator.Operator, operator.AuditEntry) error
 }
@@ -97,6 +98,7 @@ var queueThing = thing{
 	noun: "queue", command: "queues", gate: needs(access.AdminMutate).ofAllTenants(),
 	name: func(e operator.AuditEntry) string { return e.Queue },
 	page: func(e operator.AuditEntry) templ.SafeURL { return link("queue", "queue", e.Queue) },
+	row:  func(e operator.AuditEntry) operator.Row { return operator.Row{Queue: e.Queue} },
 	standing: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) (stance, error) {
 		rule, err := o.QueueRule(ctx, e.Queue)
 		return queueStanding(rule), err
@@ -114,6 +116,9 @@ var scheduleThing = thing{
 	name: func(e operator.AuditEntry) string { return e.Target },
 	page: func(e operator.AuditEntry) templ.SafeURL {
 		return link("schedule", "tenant", e.Tenant.String(), "name", e.Target)
+	},
+	row: func(e operator.AuditEntry) operator.Row {
+		return operator.Row{Schedule: e.Target, Tenant: e.Tenant}
 	},
 	standing: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) (stance, error) {
 		all, err := o.SchedulesOf(ctx, e.Tenant)
@@ -136,6 +141,7 @@ var sinkThing = thing{
 	noun: "sink", command: "relay", gate: needs(access.AdminMutate).ofAllTenants(),
 	name: func(e operator.AuditEntry) string { return e.Target },
 	page: func(e operator.AuditEntry) templ.SafeURL { return link("sink", "name", e.Target) },
+	row:  func(e operator.AuditEntry) operator.Row { return operator.Row{Sink: e.Target} },
 	standing: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) (stance, error) {
 		found, err := o.Sink(ctx, e.Target)
 		if errors.Is(err, operator.ErrSinkNotFound) {
@@ -155,6 +161,10 @@ var operationThing = thing{
 	noun: "operation", command: "operations", gate: needs(access.AdminMutate),
 	name: func(e operator.AuditEntry) string { return e.Target },
 	page: func(e operator.AuditEntry) templ.SafeURL { return link("operation", "id", e.Target) },
+	row: func(e operator.AuditEntry) operator.Row {
+		id, _ := outbox.ParseID(e.Target) // the zero id matches none
+		return operator.Row{Operation: id}
+	},
 	standing: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) (stance, error) {
 		id, _ := outbox.ParseID(e.Target) // the zero id matches none
 		found, err := o.Operation(ctx, e.Tenant, id)
@@ -343,7 +353,7 @@ func doUndo(v *visit, o *operator.Operator) error {
 		o = o.Because(fmt.Sprintf("undo of act %d", e.ID))
 	}
 	changed := false
-	err = o.InSnapshot(v.ctx(), func(o *operator.Operator) error {
+	err = o.Locked(v.ctx(), u.thing.row(e), func(o *operator.Operator) error {
 		now, err := u.thing.standing(v.ctx(), o, e)
 		if changed = err == nil && !now.asLeft(e); err != nil || changed {
 			return err
@@ -353,7 +363,7 @@ func doUndo(v *visit, o *operator.Operator) error {
 	if changed {
 		return v.changedSince(e, u.thing)
 	}
-	return othersAct(err)
+	return err
 }
 
 // othersAct returns the refusal for an act in a snapshot that others have kept from being committed, or the error.
@@ -455,7 +465,8 @@ func (s stance) shown() field {
 }
 
 // actOnThing pauses, stops or resumes a thing, if it still is as the page has shown it; otherwise it names who was
-// first. What is paused already is not paused again.
+// first. What is paused already is not paused again. Such an act may be an emergency: it waits for those who are
+// changing the thing's row, such as the steps of an operation, and is not refused because of them.
 func (v *visit) actOnThing(o *operator.Operator, t *thing, e operator.AuditEntry) error {
 	shown := v.param("shown")
 	if shown == "" {
@@ -466,7 +477,7 @@ func (v *visit) actOnThing(o *operator.Operator, t *thing, e operator.AuditEntry
 		do, goes = t.resume, false
 	}
 	changed := false
-	err := o.InSnapshot(v.ctx(), func(o *operator.Operator) error {
+	err := o.Locked(v.ctx(), t.row(e), func(o *operator.Operator) error {
 		now, err := t.standing(v.ctx(), o, e)
 		changed = err == nil && (now.shown().value != shown || now.ended || now.paused.IsZero() != goes)
 		if err != nil || changed {
@@ -477,7 +488,7 @@ func (v *visit) actOnThing(o *operator.Operator, t *thing, e operator.AuditEntry
 	if changed {
 		return v.changedSince(e, t)
 	}
-	return othersAct(err)
+	return err
 }
 
 // undoable returns those of the newest acts whose result no later act in the list has changed.

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"context"
 	"maps"
 	"net/http"
 	"net/url"
@@ -183,6 +184,29 @@ func TestAnUndoingThatMeetsAnotherActLooksAgain(t *testing.T) {
 	r.get("queues").is(200).has("mail paused")
 }
 
+// Somebody else's limits, the first of their queue, commit while the form waits for them: it has shown none.
+func TestLimitsThatMeetOthersLookAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	tx, err := r.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), `INSERT INTO outbox.queues (queue, max_running, limited_at) VALUES ('mail', 4, now())`); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan answer)
+	go func() {
+		got <- r.post("queue-limits", url.Values{"queue": {"mail"}, "running": {"9"}, "shown": {"none"}})
+	}()
+	pgtest.AwaitLocks(t, r.db, 1)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	(<-got).is(http.StatusConflict).has("was changed meanwhile")
+}
+
 func TestWhatHasNoOppositeIsNotUndone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -260,4 +284,48 @@ func TestAnActIsUndoneWhileSomethingActsOnManyJobs(t *testing.T) {
 	// Of the acts on one thing the audit offers to undo the last.
 	r.get("audit?target=sync").is(200).has("schedule.resume", "Undo…")
 	r.get("audit?act=schedule.pause").is(200).has("schedule.pause").hasNot("Undo…")
+}
+
+// Something changes the thing's row again and again, as the steps of an operation and a busy sink do, and adds to the
+// audit. A person who presses Stop, Pause or Undo waits for it for a moment, and is not refused because of it.
+func TestAThingIsStoppedHoweverBusyItIs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	things := reversibles(r.thingsToUndo())
+	r.exec(`INSERT INTO outbox.queues (queue) VALUES ('a/b')`)
+	const acts = `INSERT INTO outbox.audit (actor, act, job_id, queue, before) VALUES ('bulk', 'job.replay', gen_random_uuid(), 'a/b', '{"status": "dead"}')`
+	for name, busy := range map[string]string{
+		"pause a queue":     `UPDATE outbox.queues SET updated_at = now()`,
+		"pause a schedule":  `UPDATE outbox.schedules SET updated_at = now()`,
+		"pause a sink":      `UPDATE outbox.sinks SET published = published + 1`,
+		"stop an operation": `UPDATE outbox.operations SET done = done + 1`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := *r
+			r.t = t
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() {
+				for ctx.Err() == nil {
+					if _, err := r.db.Exec(context.WithoutCancel(ctx), `DO $$ BEGIN `+busy+`; PERFORM pg_sleep(0.02); `+acts+`; END $$`); err != nil {
+						ended <- err
+						return
+					}
+				}
+				ended <- nil
+			}()
+			c := things[name]
+			before := r.read(c.state)
+			undo := r.confirm(c.page, c.form).undoes(&r)
+			if undo == nil || r.read(c.state) == before {
+				t.Errorf("it is %s, as it was, and is undone by %v", before, undo)
+			} else if r.post("undo", undo).is(303); r.read(c.state) != before {
+				t.Errorf("after undoing it is not %s", before)
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }

@@ -16,8 +16,9 @@ import (
 //
 // The rows that an act changes stay locked until the transaction ends, and workers that settle those jobs wait for it:
 // be quick. Above READ COMMITTED, an act that meets a concurrent change fails with a serialization error, and the
-// transaction must be repeated. [Operator.StepOperation], [Operator.RunOperations] and [Operator.InSnapshot] need
-// transactions of their own and fail. Like the transaction, the operator may be used by one goroutine only.
+// transaction must be repeated. [Operator.StepOperation], [Operator.RunOperations], [Operator.InSnapshot] and
+// [Operator.Locked] need transactions of their own and fail. Like the transaction, the operator may be used by one
+// goroutine only.
 func (o *Operator) WithTx(tx pgx.Tx) *Operator {
 	joined := *o
 	joined.db, joined.txs, joined.in = sqlgen.New(tx), savepoints{tx}, tx

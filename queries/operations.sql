@@ -70,10 +70,14 @@ WHERE operations.id < @before
 ORDER BY operations.id DESC
 LIMIT @max_rows;
 
+-- name: LockOperation :exec
+-- LockOperation locks an operation until the transaction ends. It waits for a step that is under way.
+SELECT 1 FROM outbox.operations WHERE operations.id = @id FOR UPDATE;
+
 -- name: SwitchOperation :many
 -- SwitchOperation stops an operation, once its present step is done, or resumes it, unless @most of its tenant, or of
--- all tenants, are under way. It returns the operation in its new
--- state, as ListOperations does; nothing if there is none.
+-- all tenants, are under way. It returns the operation in its new state, as ListOperations does; nothing if there is
+-- none.
 WITH found AS MATERIALIZED (
     SELECT operations.*
     FROM outbox.operations

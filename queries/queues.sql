@@ -14,6 +14,10 @@ SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'queue.
     '{"paused_at": null}', jsonb_build_object('paused_at', paused.paused_at)
 FROM paused;
 
+-- name: LockQueue :exec
+-- LockQueue locks the rules of a queue, if it has any, until the transaction ends.
+SELECT 1 FROM outbox.queues WHERE queues.queue = @queue FOR UPDATE;
+
 -- name: ResumeQueue :exec
 -- ResumeQueue lets claims of the queue continue and wakes the dispatchers.
 WITH found AS MATERIALIZED (

@@ -20,6 +20,10 @@ WHERE schedules.paused_at IS NULL
 ORDER BY schedules.next_at
 LIMIT @max_rows;
 
+-- name: LockSchedule :exec
+-- LockSchedule locks a schedule until the transaction ends. It waits for a firing that is under way.
+SELECT 1 FROM outbox.schedules WHERE schedules.tenant_id = @tenant_id AND schedules.name = @name FOR UPDATE;
+
 -- name: PauseSchedule :many
 -- PauseSchedule stops ticks. It waits for a firing that is under way. It returns whether the schedule was paused
 -- before; nothing if there is none.

@@ -28,6 +28,10 @@ CROSS JOIN LATERAL (
 ) AS held
 ORDER BY sink;
 
+-- name: LockSink :exec
+-- LockSink locks a sink until the transaction ends.
+SELECT 1 FROM outbox.sinks WHERE sinks.sink = @sink FOR UPDATE;
+
 -- name: PauseSink :many
 -- PauseSink makes the sink's owner publish nothing after it next reports. It returns the sink, if there is one.
 WITH found AS MATERIALIZED (

@@ -50,7 +50,7 @@ var pages = []Mutant{
 		Name:      "an undo that has looked before",
 		Breaks:    "undoing a pause ends another one that is committed between its look and its act",
 		Invariant: "An operation does what was previewed",
-		Edits:     []Edit{{"operator.Operator.InSnapshot", `REPEATABLE READ`, `READ COMMITTED`}},
+		Edits:     []Edit{{"operator.Operator.Locked", `row.lock(ctx, sqlgen.New(tx))`, `ctx.Err()`}},
 		Checks:    []Check{test("console", "TestAnUndoingThatMeetsAnotherActLooksAgain", "want 409")},
 	},
 	{

@@ -157,6 +157,16 @@ func (q *Queries) ListOperations(ctx context.Context, arg ListOperationsParams) 
 	return items, nil
 }
 
+const LockOperation = `-- name: LockOperation :exec
+SELECT 1 FROM outbox.operations WHERE operations.id = $1 FOR UPDATE
+`
+
+// LockOperation locks an operation until the transaction ends. It waits for a step that is under way.
+func (q *Queries) LockOperation(ctx context.Context, id pgtype.UUID) error {
+	_, err := q.db.Exec(ctx, LockOperation, id)
+	return err
+}
+
 const StartOperation = `-- name: StartOperation :one
 WITH started AS (
     INSERT INTO outbox.operations (id, tenant_id, act, open_act, next_at, open_at, filter, per_second, matched, actor, reason, request_id)
@@ -280,8 +290,8 @@ type SwitchOperationRow struct {
 }
 
 // SwitchOperation stops an operation, once its present step is done, or resumes it, unless @most of its tenant, or of
-// all tenants, are under way. It returns the operation in its new
-// state, as ListOperations does; nothing if there is none.
+// all tenants, are under way. It returns the operation in its new state, as ListOperations does; nothing if there is
+// none.
 func (q *Queries) SwitchOperation(ctx context.Context, arg SwitchOperationParams) ([]SwitchOperationRow, error) {
 	rows, err := q.db.Query(ctx, SwitchOperation,
 		arg.ID,

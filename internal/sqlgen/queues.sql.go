@@ -243,6 +243,16 @@ func (q *Queries) ListUnavailableKinds(ctx context.Context, maxKinds int32) ([]L
 	return items, nil
 }
 
+const LockQueue = `-- name: LockQueue :exec
+SELECT 1 FROM outbox.queues WHERE queues.queue = $1 FOR UPDATE
+`
+
+// LockQueue locks the rules of a queue, if it has any, until the transaction ends.
+func (q *Queries) LockQueue(ctx context.Context, queue string) error {
+	_, err := q.db.Exec(ctx, LockQueue, queue)
+	return err
+}
+
 const PauseQueue = `-- name: PauseQueue :exec
 WITH paused AS (
     INSERT INTO outbox.queues (queue, paused_at)

@@ -211,6 +211,16 @@ func (q *Queries) ListSchedules(ctx context.Context, tenant pgtype.UUID, maxRows
 	return items, nil
 }
 
+const LockSchedule = `-- name: LockSchedule :exec
+SELECT 1 FROM outbox.schedules WHERE schedules.tenant_id = $1 AND schedules.name = $2 FOR UPDATE
+`
+
+// LockSchedule locks a schedule until the transaction ends. It waits for a firing that is under way.
+func (q *Queries) LockSchedule(ctx context.Context, tenantID pgtype.UUID, name string) error {
+	_, err := q.db.Exec(ctx, LockSchedule, tenantID, name)
+	return err
+}
+
 const NotifySchedulers = `-- name: NotifySchedulers :exec
 SELECT pg_notify('outbox_jobs', 'schedules')
 `

@@ -133,6 +133,16 @@ func (q *Queries) ListSinks(ctx context.Context) ([]ListSinksRow, error) {
 	return items, nil
 }
 
+const LockSink = `-- name: LockSink :exec
+SELECT 1 FROM outbox.sinks WHERE sinks.sink = $1 FOR UPDATE
+`
+
+// LockSink locks a sink until the transaction ends.
+func (q *Queries) LockSink(ctx context.Context, sink string) error {
+	_, err := q.db.Exec(ctx, LockSink, sink)
+	return err
+}
+
 const PauseSink = `-- name: PauseSink :many
 WITH found AS MATERIALIZED (
     SELECT sinks.sink, sinks.paused_at FROM outbox.sinks WHERE sinks.sink = $1 FOR UPDATE
