@@ -242,6 +242,13 @@ func (v *visit) formLimit() int64 {
 	return maxForm
 }
 
+// fromHere reports whether a page of the console has led here, or the browser does not say what has: it says so unless
+// the console is reached by plain http.
+func (v *visit) fromHere() bool {
+	from := v.r.Header.Get("Sec-Fetch-Site")
+	return from == "" || from == "same-origin"
+}
+
 // readParameters reads the query, or the form, and refuses parameters that the row does not name.
 func (v *visit) readParameters() (err error) {
 	bad := func(why string) error { return refusal{http.StatusBadRequest, "The address cannot be read", why} }
@@ -265,6 +272,9 @@ func (v *visit) readParameters() (err error) {
 	}
 	if v.params, err = url.ParseQuery(text); err != nil {
 		return bad("Its parameters are not escaped as they should be.")
+	}
+	if v.r.Method != http.MethodPost && !v.fromHere() {
+		v.params.Del("reveal") // nor may the page's own links ask for it
 	}
 	if v.route.params == anyParams { // they come from elsewhere
 		return nil

@@ -111,7 +111,11 @@ func TestARevealedPageIsReadOnce(t *testing.T) {
 func TestALinkFromElsewhereRevealsNothing(t *testing.T) {
 	t.Parallel()
 	r := newEditorRig(t, func(c *console.Config) { c.AuditReads = true })
-	id := r.deadWith(tenantA, "k", `{"password": "hunter2", "to": "ada"}`)
+	id := r.deadWith(tenantA, "k", `{"password": "hunter2", "to": "`+strings.Repeat("ada", 30<<10)+`"}`)
+	to := r.as("").get("job?reveal=1&id=" + id.String()).is(303).Header().Get("Location")
+	if to != "login?back=job%3Fid%3D"+id.String() {
+		t.Errorf("it leads to %s, and from there to what is masked", to)
+	}
 	for _, page := range []string{"job?reveal=1&id=", "job-edit?reveal=1&id="} {
 		for site, reveals := range map[string]bool{"none": false, "cross-site": false, "same-site": false, "same-origin": true} {
 			before := len(r.reads(id))
@@ -123,6 +127,12 @@ func TestALinkFromElsewhereRevealsNothing(t *testing.T) {
 			a := r.send(req).is(200)
 			if shown := strings.Contains(a.text(), "hunter2"); shown != reveals || len(r.reads(id))-before != map[bool]int{true: 1}[reveals] {
 				t.Errorf("%s from %s: revealed is %t, want %t, and there are %d readings more", page, site, shown, reveals, len(r.reads(id))-before)
+			}
+			// Nor do the page's own links ask for what its address did, such as those that show all and reload it.
+			plain, _, _ := strings.Cut(page, "reveal=1&")
+			links, usual := strings.Count(a.Body.String(), "reveal=1"), strings.Count(r.get(plain+"id="+id.String()).Body.String(), "reveal=1")
+			if links > usual && !reveals || links <= usual && reveals {
+				t.Errorf("%s from %s: %d links reveal, and of the page without it %d", page, site, links, usual)
 			}
 		}
 	}

@@ -210,6 +210,7 @@ func (v *visit) sendToLogin() bool {
 		return false // a script asks, and reads the status
 	}
 	v.params = v.r.URL.Query()
+	v.params.Del("reveal") // the login leads back from a page of the console, and what led here may not be one
 	_ = v.redirect(link("login", "back", v.here()))
 	return true
 }
