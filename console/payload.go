@@ -39,9 +39,9 @@ type content struct {
 // token is a piece of a text, with its class.
 type token struct{ class, text string }
 
-// contentOf prepares a content. It masks values in JSON whatever its type is called, in lines of JSON and in a form. It
-// indents JSON by changing only the space between tokens: it parses no number, moves
-// no name and re-encodes no string.
+// contentOf prepares a content. It masks values in JSON whatever its type is called, in lines that are JSON, and in a
+// form. It indents JSON by changing only the space between tokens: it parses no number, moves no name and re-encodes no
+// string.
 func (s *site) contentOf(stored []byte, contentType string, reveal, whole bool) content {
 	c := content{contentType: contentType, size: len(stored), missing: stored == nil}
 	if kind, _, _ := mime.ParseMediaType(contentType); strings.HasPrefix(kind, protect.SealedPrefix) {
@@ -50,21 +50,17 @@ func (s *site) contentOf(stored []byte, contentType string, reveal, whole bool) 
 	} else if sealed := protect.SealedResult(stored); sealed != "" {
 		c.sealed = sealed
 		return c
-	} else if kind == "application/x-www-form-urlencoded" && !reveal {
-		stored = []byte(c.maskForm(string(stored), s.mask(false)))
-	} else if json.Valid(stored) {
+	} else if json.Valid(stored) { // also as a form: some clients call every body one
 		if text, ok := laidOut(string(stored), laidBytes); ok && len(stored) <= indentBytes {
 			return c.json(text, s.mask(reveal), whole)
 		}
 		if !reveal {
 			stored = []byte(c.maskIn(string(stored), s.mask(false)))
 		}
-	} else if !reveal && linesOfJSON(stored) {
-		hidden, lines := s.mask(false), strings.Split(string(stored), "\n")
-		for i, line := range lines {
-			lines[i] = c.maskIn(line, hidden)
-		}
-		stored = []byte(strings.Join(lines, "\n"))
+	} else if !reveal && kind == "application/x-www-form-urlencoded" {
+		stored = []byte(c.maskForm(string(stored), s.mask(false)))
+	} else if !reveal {
+		stored = []byte(c.maskLines(string(stored), s.mask(false)))
 	}
 	text := stored
 	if !utf8.Valid(text) || bytes.IndexByte(text, 0) >= 0 {
@@ -123,12 +119,18 @@ func (c *content) maskIn(text string, hidden func([]string) bool) string {
 	})
 }
 
-// maskForm masks values of a form as a browser sends it. A name that cannot be decoded counts as it is written.
+// maskForm masks values of a form as a browser sends it. The name user[password] leads to a value as in JSON. A name
+// that cannot be decoded counts as it is written.
 func (c *content) maskForm(text string, hidden func([]string) bool) string {
+	inBrackets := func(r rune) bool { return r == '[' || r == ']' }
 	pairs := strings.Split(text, "&")
 	for i, pair := range pairs {
 		name, _, _ := strings.Cut(pair, "=")
-		if plain, err := url.QueryUnescape(name); err == nil && hidden([]string{plain}) || hidden([]string{name}) {
+		plain, err := url.QueryUnescape(name)
+		if err != nil {
+			plain = name
+		}
+		if hidden([]string{plain}) || hidden(strings.FieldsFunc(plain, inBrackets)) {
 			c.masked++
 			pairs[i] = name + "=" + masked
 		}
@@ -136,18 +138,15 @@ func (c *content) maskForm(text string, hidden func([]string) bool) string {
 	return strings.Join(pairs, "&")
 }
 
-// linesOfJSON reports whether a text is JSON texts, each on a line.
-func linesOfJSON(text []byte) bool {
-	lines := 0
-	for line := range bytes.Lines(text) {
-		if line = bytes.TrimSpace(line); len(line) == 0 {
-			continue
-		}
-		if lines++; !json.Valid(line) {
-			return false
+// maskLines masks values in the lines of a text that are JSON. Others, such as a last line that was cut off, stay.
+func (c *content) maskLines(text string, hidden func([]string) bool) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		if json.Valid([]byte(line)) {
+			lines[i] = c.maskIn(line, hidden)
 		}
 	}
-	return lines > 0
+	return strings.Join(lines, "\n")
 }
 
 func (c content) json(text string, hidden func([]string) bool, whole bool) content {

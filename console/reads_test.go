@@ -147,9 +147,12 @@ func TestALinkFromElsewhereRevealsNothing(t *testing.T) {
 func TestSecretsAreMaskedWhateverTheTypeIsCalled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	for contentType, payload := range map[string]string{
-		"text/json": `{"password":"hunter2","n":1.50}`, "application/x-ndjson": "{\"n\":1.50}\n{\"password\":\"hunter2\"}\n", "text/plain": `[{"password":"hunter2","n":1.50}]`,
-		"application/cloudevents-batch+json": `[{"password":"hunter2","n":1.50}]`, "application/x-www-form-urlencoded": "n=1.50&pass%77ord=hunter2",
+	const form = "application/x-www-form-urlencoded"
+	for payload, contentType := range map[string]string{
+		`{"password":"hunter2","n":1.50}`: "text/json", "{\"n\":1.50}\n{\"password\":\"hunter2\"}\n": "application/x-ndjson", `[{"password":"hunter2","n":1.50}]`: "text/plain",
+		`[{"n":1.50,"password":"hunter2"}]`: "application/cloudevents-batch+json", "n=1.50&pass%77ord=hunter2": form,
+		`{"n":1.50,"password":"hunter2"}`: form, "n=1.50&user[password]=hunter2": form, "n=1.50&user%5Bpassword%5D%5B%5D=hunter2": form,
+		"{\"n\":1.50,\"password\":\"hunter2\"}\n{\"n\":1.5": "text/plain",
 	} {
 		id := r.deadLetter(tenantA, "k", "c", "m")
 		r.exec(`UPDATE outbox.jobs SET payload = $2, content_type = $3 WHERE id = $1`, id, []byte(payload), contentType)
