@@ -58,11 +58,12 @@ type fault struct {
 	reason  string
 }
 
-// storedPayload is what the edit started from: the payload, indented if it is JSON, with values to be masked replaced
-// by numbered masks.
+// storedPayload is what the edit started from: the payload, indented if its type is JSON, with values to be masked
+// replaced by numbered masks.
 type storedPayload struct {
 	text   string
 	json   bool
+	laid   bool     // indented, and stored without space; other JSON keeps its bytes
 	masked []string // the values behind the masks, as JSON; the first mask is number 1
 	mark   string   // beginning of the masks, which the stored text contains nowhere
 }
@@ -86,10 +87,11 @@ func (s *site) storedPayload(j operator.Job, reveal bool) (storedPayload, error)
 	named := kind == "application/json" || strings.HasSuffix(kind, "+json")
 	p := storedPayload{text: text, json: (named || strings.ContainsAny(text[:min(1, len(text))], "{[")) &&
 		json.Valid(j.Payload)}
+	p.laid = p.json && named
 	switch {
 	case !p.json && !reveal && s.contentOf(j.Payload, j.ContentType, false, true).masked > 0:
-		return refuse("It has values that are masked, and is not one JSON text. " + editByCommand)
-	case p.json:
+		return storedPayload{}, maskedText
+	case p.laid:
 		laid, ok := laidOut(text, 2*editBytes)
 		p.text = laid
 		if !ok {
@@ -107,6 +109,20 @@ func (s *site) storedPayload(j operator.Job, reveal bool) (storedPayload, error)
 		p.mask(s.mask(false))
 	}
 	return p, nil
+}
+
+// maskedText refuses to edit a payload in which no mask can stand for a value, as one can in JSON.
+var maskedText = refusal{
+	http.StatusConflict, "This payload can only be edited with all shown",
+	"It has values that are masked, and is not one JSON text.",
+}
+
+// notEditable explains why a page cannot edit the payload, and leads to the page that can, if there is one.
+func (v *visit) notEditable(j operator.Job, err error) error {
+	if errors.Is(err, maskedText) {
+		v.again = place{"Edit with all shown", string(link("job-edit", "id", j.ID.String(), "reveal", "1"))}
+	}
+	return v.tooLate(err)
 }
 
 const editByCommand = "Use “posthaste dlq replay ID --payload @FILE”."
@@ -295,6 +311,9 @@ func (p *storedPayload) edited(text string) (payload []byte, faults []fault) {
 		locate(text, faults)
 		return nil, faults
 	}
+	if !p.laid {
+		return []byte(whole), nil
+	}
 	var b bytes.Buffer
 	_ = json.Compact(&b, []byte(whole)) // it is valid
 	return b.Bytes(), nil
@@ -348,7 +367,7 @@ func (s *site) edit(v *visit) error {
 	reveal := v.reveals()
 	p, err := s.storedPayload(j, reveal)
 	if err != nil {
-		return v.tooLate(err)
+		return v.notEditable(j, err)
 	}
 	if may, err := s.editing.allowed(v); err != nil {
 		return err
@@ -388,7 +407,7 @@ func (s *site) readEdit(v *visit) (e editor, was storedPayload, payload []byte, 
 		reveal: v.param("reveal") != "",
 	}
 	if was, err = s.storedPayload(j, e.reveal); err != nil {
-		return e, was, nil, v.tooLate(err)
+		return e, was, nil, v.notEditable(j, err)
 	}
 	e.json, e.hides, e.mark = was.json, len(was.masked), was.mark
 	payload, e.faults = was.edited(e.text)
@@ -455,7 +474,7 @@ func (s *site) previewEdit(v *visit) error {
 		return v.render(editPage(v, e))
 	}
 	now := e.text
-	if e.json {
+	if was.laid {
 		now, _ = laidOut(now, laidBytes) // without indentation it differs as a whole
 	}
 	changed := diff(strings.Split(was.text, "\n"), strings.Split(now, "\n"))

@@ -255,6 +255,27 @@ func TestPayloadsThatAFormWouldChangeAreNotEdited(t *testing.T) {
 	if got := r.payloadOf(text); got != "\n</textarea><img src=x>\n ab" {
 		t.Errorf("the payload is %q", got)
 	}
+	// What is JSON by accident keeps its bytes, with masks too.
+	braces := raw("text/plain", "{ \"n\" : 1.50,\n  \"password\":\"hunter2\" }\n")
+	form = r.get("job-edit?id="+braces.String()).is(200).hasNot("hunter2").edited(braces, func(s string) string { return strings.Replace(s, "1.50", "2.50", 1) })
+	r.post("job-edit", form).is(200).has("2.50", "•••")
+	r.post("job-edit-do", form).is(303)
+	if got := r.payloadOf(braces); got != "{ \"n\" : 2.50,\n  \"password\":\"hunter2\" }\n" {
+		t.Errorf("the payload is %q", got)
+	}
+	// A mask can stand for no value of a form: the refusal leads to the page that has all of it.
+	masked := raw("application/x-www-form-urlencoded", "n=1&password=hunter2")
+	shown := "job-edit?id=" + masked.String() + "&reveal=1"
+	if page := r.get("job-edit?id=" + masked.String()).is(409).has("only be edited with all shown", "Edit with all shown"); !strings.Contains(html.UnescapeString(page.Body.String()), `href="`+shown+`"`) {
+		t.Error("the refusal does not lead to the page with all shown")
+	}
+	form = r.get(shown).is(200).has("hunter2").edited(masked, func(s string) string { return strings.Replace(s, "1", "2", 1) })
+	r.post("job-edit", form).is(409).has("Edit with all shown")
+	form.Set("reveal", "1")
+	r.post("job-edit-do", form).is(303)
+	if got := r.payloadOf(masked); got != "n=2&password=hunter2" {
+		t.Errorf("the payload is %q", got)
+	}
 	own := r.deadWith(outbox.RootTenant, "k", `{"password":"••• 1","a":"••• 1"}`)
 	form = r.get("job-edit?id="+own.String()).is(200).edited(own, func(s string) string { return s })
 	r.post("job-edit-do", form).is(303)
