@@ -1,8 +1,8 @@
 package console
 
 import (
-	"cmp"
 	"slices"
+	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/fingerprint"
 	"github.com/posthaste-dev/posthaste/operator"
@@ -16,11 +16,18 @@ type otherAct struct {
 	jobs       int64
 }
 
+// oldestPreview is how long before an operation the count in its preview may be. An older instant in its filter is one
+// that a person has set.
+const oldestPreview = time.Hour
+
 // others returns who has acted on jobs that the operation was about, and on which it has not acted itself, the latest
-// first: on letters from the count in its preview on, and on what it began with, but on no more of that than it has
-// left alone.
+// first: on those with which it began, but on no more of them than it has left alone; and on letters between the count
+// in its preview and its beginning.
 func (v *visit) others(o operator.Operation) (all []otherAct, err error) {
-	since := cmp.Or(o.Filter.FailedUntil, o.StartedAt)
+	since := o.StartedAt
+	if counted := o.Filter.FailedUntil; counted.After(since.Add(-oldestPreview)) {
+		since = counted
+	}
 	if o.Passed == 0 && !since.Before(o.StartedAt) {
 		return nil, nil
 	}

@@ -334,6 +334,29 @@ func TestOnlyWhatAnOperationLeftAloneIsSaidToBeAnothers(t *testing.T) {
 	r.get("operation?id=" + alone.ID.String()).is(200).has("1 replayed of 1").hasNot("was first")
 }
 
+// Grace has replayed letters of two days ago. Ada then replays those that died more than a day ago: no preview has
+// counted Grace's for her, and her operation leaves none alone.
+func TestAnInstantInAFilterIsNoPreview(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	o := operator.New(r.db)
+	graces, old := r.deadLetter(tenantA, "mail", "smtp", "m"), r.deadLetter(tenantA, "mail", "smtp", "m")
+	r.exec(`UPDATE outbox.jobs SET failed_at = now() - interval '2 days' WHERE id = $1 OR id = $2`, graces, old)
+	if err := o.As(operator.Actor{Name: "grace", RequestID: "graces"}).Retry(t.Context(), graces); err != nil {
+		t.Fatal(err)
+	}
+	op, err := o.As(operator.Actor{Name: "ada", RequestID: "adas"}).StartOperation(t.Context(), operator.OperationSpec{
+		Act: operator.ReplayLetters, Filter: operator.DeadLetterFilter{Kind: "mail", FailedUntil: time.Now().Add(-24 * time.Hour)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.StepOperation(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.get("operation?id=" + op.ID.String()).is(200).has("1 replayed of 1").hasNot("was first")
+}
+
 // A program embeds the console and runs no operations. The page of one that waits for it says so, and one that goes on
 // says for how long.
 func TestAnOperationThatNobodyCarriesOnSaysSo(t *testing.T) {
