@@ -208,9 +208,9 @@ func (s *site) limit(v *visit) error {
 		return v.render(limitsPage(v, operator.Queue{Name: v.param("queue")}, form))
 	}
 	return v.actOnQueue(func(o *operator.Operator, queue string) error {
-		changed := false
-		err := o.InSnapshot(v.ctx(), func(o *operator.Operator) error {
-			now, err := o.QueueRule(v.ctx(), queue)
+		changed, now := false, operator.Queue{}
+		err := o.InSnapshot(v.ctx(), func(o *operator.Operator) (err error) {
+			now, err = o.QueueRule(v.ctx(), queue)
 			if changed = err == nil && limitsShown(now) != form.shown; err != nil || changed {
 				return err
 			}
@@ -218,7 +218,7 @@ func (s *site) limit(v *visit) error {
 			return err
 		})
 		if changed {
-			return v.changedSince(operator.AuditEntry{Act: "queue.limit", Queue: queue}, &queueThing)
+			return v.changedSince(queueStanding(now), operator.AuditEntry{Act: "queue.limit", Queue: queue}, &queueThing)
 		}
 		return othersAct(err)
 	})

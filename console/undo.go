@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -327,7 +328,7 @@ func askUndo(v *visit) (c confirmation, err error) {
 			return c, err
 		}
 		if !now.asLeft(e) {
-			return c, v.changedSince(e, u.thing)
+			return c, v.changedSince(now, e, u.thing)
 		}
 	}
 	will, command := u.inWords(e)
@@ -352,16 +353,16 @@ func doUndo(v *visit, o *operator.Operator) error {
 	if v.param("reason") == "" {
 		o = o.Because(fmt.Sprintf("undo of act %d", e.ID))
 	}
-	changed := false
-	err = o.Locked(v.ctx(), u.thing.row(e), func(o *operator.Operator) error {
-		now, err := u.thing.standing(v.ctx(), o, e)
+	changed, now := false, stance{}
+	err = o.Locked(v.ctx(), u.thing.row(e), func(o *operator.Operator) (err error) {
+		now, err = u.thing.standing(v.ctx(), o, e)
 		if changed = err == nil && !now.asLeft(e); err != nil || changed {
 			return err
 		}
 		return u.run(v.ctx(), o, e)
 	})
 	if changed {
-		return v.changedSince(e, u.thing)
+		return v.changedSince(now, e, u.thing)
 	}
 	return err
 }
@@ -386,26 +387,43 @@ func (v *visit) actsOn(t *thing, e operator.AuditEntry, since time.Time) ([]oper
 	return page.Entries, err
 }
 
+// latestOn returns the latest act after e that changed what e changes of the thing; the zero act if there is none, or
+// the viewer sees no acts.
+func (v *visit) latestOn(t *thing, e operator.AuditEntry) (operator.AuditEntry, error) {
+	if !v.can(access.AdminRead) {
+		return operator.AuditEntry{}, nil
+	}
+	latest, err := v.actsOn(t, e, e.At)
+	for _, l := range latest {
+		of, verb, _ := strings.Cut(l.Act, ".")
+		same := verb == "limit"
+		if e.Act != "queue.limit" {
+			same = slices.Contains([]string{"pause", "stop", "resume", "delete", "remove"}, verb)
+		}
+		if l.ID > e.ID && of == t.noun && same && t.page(l) == t.page(e) {
+			return l, err
+		}
+	}
+	return operator.AuditEntry{}, err
+}
+
 // changedSince names the person who has changed the state that the act left. The act may be none that was done, but one
 // that cannot be done because its thing is no longer as a page has shown it.
-func (v *visit) changedSince(e operator.AuditEntry, t *thing) error {
+func (v *visit) changedSince(now stance, e operator.AuditEntry, t *thing) error {
+	if now.ended && t == &operationThing {
+		return refusal{http.StatusConflict, "The operation has ended", "Nothing was changed."}
+	}
+	latest, err := v.latestOn(t, e)
+	if err != nil {
+		return err
+	}
 	next := "It is not as it was shown. Nothing was changed."
-	if e.ID > 0 {
+	switch {
+	case latest.ID > 0:
+		next = fmt.Sprintf("%s did %s %s ago. Nothing was changed now.", latest.Actor, latest.Act,
+			age(v.now.Sub(latest.At)))
+	case e.ID > 0:
 		next = "It is not as " + e.Act + " has left it. Nothing was changed."
-	}
-	var latest []operator.AuditEntry
-	if v.can(access.AdminRead) {
-		var err error
-		if latest, err = v.actsOn(t, e, e.At); err != nil {
-			return err
-		}
-	}
-	for _, l := range latest {
-		same := strings.HasPrefix(l.Act, t.noun+".") && (l.Act == "queue.limit") == (e.Act == "queue.limit")
-		if l.ID > e.ID && same && t.page(l) == t.page(e) {
-			next = fmt.Sprintf("%s did %s %s ago. Nothing was changed now.", l.Actor, l.Act, age(v.now.Sub(l.At)))
-			break
-		}
 	}
 	return refusal{http.StatusConflict, "The " + t.noun + " was changed meanwhile", next}
 }
@@ -414,6 +432,9 @@ func (v *visit) changedSince(e operator.AuditEntry, t *thing) error {
 func (v *visit) withDone(to templ.SafeURL) templ.SafeURL {
 	if !v.can(access.AdminRead) {
 		return to
+	}
+	if v.before > 0 {
+		return to + templ.SafeURL("&done="+strconv.FormatInt(v.before, 10))
 	}
 	mine, err := v.operator.AuditPage(v.ctx(), operator.AuditFilter{
 		Tenant: v.tenant(), RequestID: v.id, Since: v.now.Add(-time.Minute), Limit: operator.DefaultLimit,
@@ -464,9 +485,13 @@ func (s stance) shown() field {
 	return field{"shown", s.paused.UTC().Format(time.RFC3339Nano)}
 }
 
+// twice is how soon after a person's act the same one is the same click.
+const twice = 5 * time.Second
+
 // actOnThing pauses, stops or resumes a thing, if it still is as the page has shown it; otherwise it names who was
 // first. What is paused already is not paused again. Such an act may be an emergency: it waits for those who are
-// changing the thing's row, such as the steps of an operation, and is not refused because of them.
+// changing the thing's row, such as the steps of an operation, and is not refused because of them. A form that is sent
+// twice, by a double click, is answered like the first one.
 func (v *visit) actOnThing(o *operator.Operator, t *thing, e operator.AuditEntry) error {
 	shown := v.param("shown")
 	if shown == "" {
@@ -476,19 +501,26 @@ func (v *visit) actOnThing(o *operator.Operator, t *thing, e operator.AuditEntry
 	if strings.HasSuffix(e.Act, ".resume") {
 		do, goes = t.resume, false
 	}
-	changed := false
-	err := o.Locked(v.ctx(), t.row(e), func(o *operator.Operator) error {
-		now, err := t.standing(v.ctx(), o, e)
+	changed, now := false, stance{}
+	err := o.Locked(v.ctx(), t.row(e), func(o *operator.Operator) (err error) {
+		now, err = t.standing(v.ctx(), o, e)
 		changed = err == nil && (now.shown().value != shown || now.ended || now.paused.IsZero() != goes)
 		if err != nil || changed {
 			return err
 		}
 		return do(v.ctx(), o, e)
 	})
-	if changed {
-		return v.changedSince(e, t)
+	if !changed {
+		return err
 	}
-	return err
+	if !now.ended && now.paused.IsZero() != goes {
+		if latest, err := v.latestOn(t, e); err == nil && latest.Act == e.Act && latest.Actor == v.who.Name &&
+			v.now.Sub(latest.At) < twice {
+			v.before = latest.ID
+			return nil
+		}
+	}
+	return v.changedSince(now, e, t)
 }
 
 // undoable returns those of the newest acts whose result no later act in the list has changed.

@@ -207,6 +207,43 @@ func TestLimitsThatMeetOthersLookAgain(t *testing.T) {
 	(<-got).is(http.StatusConflict).has("was changed meanwhile")
 }
 
+// A double click sends a form twice. The second answer is like the first, with which the act can be undone.
+func TestADoubleClickIsNoConflictWithOneself(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	things := reversibles(r.thingsToUndo())
+	for name, c := range things {
+		if c.undoneBy == "queue.limit" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			r := *r
+			r.t = t
+			r.make(c)
+			form := r.get(c.page + "?" + c.form.Encode()).is(200).fieldsOf()
+			once := r.post(c.page, form).undoes(&r)
+			if again := r.post(c.page, form).undoes(&r); once == nil || again.Encode() != once.Encode() {
+				t.Errorf("the second answer undoes %v, want %v", again, once)
+			}
+			r.as("all+admin.mutate,admin.read,jobs.read").post(c.page, form).is(409).has("all did ")
+			r.exec(`UPDATE outbox.audit SET at = at - interval '10 s'`)
+			r.post(c.page, form).is(409).has("was changed meanwhile")
+		})
+	}
+}
+
+// What has ended says so, and names nobody who has done something else with it before.
+func TestARefusalNamesTheActThatMattered(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	id := r.thingsToUndo().String()
+	stop := r.get("operation-stop?id=" + id).is(200).fieldsOf()
+	r.exec(`UPDATE outbox.operations SET finished_at = now()`)
+	r.post("operation-stop", stop).is(409).has("The operation has ended", "Nothing was changed").hasNot("operation.start")
+	r.exec(`UPDATE outbox.operations SET finished_at = NULL, stopped_at = now()`)
+	r.post("operation-stop", stop).is(409).has("was changed meanwhile").hasNot("operation.start")
+}
+
 func TestWhatHasNoOppositeIsNotUndone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -33,6 +33,7 @@ type visit struct {
 	now    time.Time // the time of the page; ages count from here
 	params url.Values
 	acted  acted   // what this request has done to selected jobs
+	before int64   // the act that this request's form, sent twice, has already done; else 0
 	over   bool    // the page shows what no longer changes: it is not read again
 	form   []field // what was sent with a form that was refused, and can be sent again
 	again  place   // where a refusal leads people who want to look again; zero for nowhere
