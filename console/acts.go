@@ -584,8 +584,9 @@ func sinkAct(verb string) func(*visit) (confirmation, error) {
 		}
 		return confirmation{
 			title: upperFirst(verb) + " sink " + found.Name, will: will[verb], back: link("sink", "name", found.Name),
-			crumb:  found.Name,
-			hidden: []field{{"name", found.Name}, stance{paused: found.PausedAt}.shown()}, command: "posthaste relay " + verb + " " + shellQuoted(found.Name),
+			crumb:   found.Name,
+			hidden:  []field{{"name", found.Name}, stance{paused: found.PausedAt}.shown()},
+			command: "posthaste relay " + verb + " " + shellQuoted(found.Name),
 		}, nil
 	}
 }

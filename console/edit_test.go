@@ -266,7 +266,7 @@ func TestPayloadsThatAFormWouldChangeAreNotEdited(t *testing.T) {
 	// A mask can stand for no value of a form: the refusal leads to the page that has all of it.
 	masked := raw("application/x-www-form-urlencoded", "n=1&password=hunter2")
 	shown := "job-edit?id=" + masked.String() + "&reveal=1"
-	if page := r.get("job-edit?id=" + masked.String()).is(409).has("only be edited with all shown", "Edit with all shown"); !strings.Contains(html.UnescapeString(page.Body.String()), `href="`+shown+`"`) {
+	if page := r.get("job-edit?id="+masked.String()).is(409).has("only be edited with all shown", "Edit with all shown"); !strings.Contains(html.UnescapeString(page.Body.String()), `href="`+shown+`"`) {
 		t.Error("the refusal does not lead to the page with all shown")
 	}
 	form = r.get(shown).is(200).has("hunter2").edited(masked, func(s string) string { return strings.Replace(s, "1", "2", 1) })

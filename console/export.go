@@ -56,14 +56,15 @@ func (s *site) exportJobs(v *visit) error {
 	if v.can(access.AdminRead) {
 		columns = append(columns, "attempt", "max_attempts")
 	}
-	return v.export(exportedTable{"jobs", columns, []string{"attempt", "max_attempts"}, func(ctx context.Context) (rows [][]string, more bool, err error) {
+	page := func(ctx context.Context) (rows [][]string, more bool, err error) {
 		page, err := v.operator.Page(ctx, f)
 		for _, j := range page.Jobs {
 			rows = append(rows, v.jobCells(j))
 		}
 		f.Before = page.Next
 		return rows, !f.Before.IsZero(), err
-	}})
+	}
+	return v.export(exportedTable{"jobs", columns, []string{"attempt", "max_attempts"}, page})
 }
 
 func (v *visit) jobCells(j operator.Job) []string {
@@ -116,7 +117,7 @@ func (s *site) exportAudit(v *visit) error {
 		"id", "at", "actor", "act", "tenant", "job", "queue", "target", "changes", "before", "after", "reason",
 		"request",
 	}
-	return v.export(exportedTable{"audit", columns, []string{"id", "before", "after"}, func(ctx context.Context) (rows [][]string, more bool, err error) {
+	page := func(ctx context.Context) (rows [][]string, more bool, err error) {
 		page, err := v.operator.AuditPage(ctx, f)
 		for _, e := range page.Entries {
 			e = v.visible(e)
@@ -128,7 +129,8 @@ func (s *site) exportAudit(v *visit) error {
 		}
 		f.Before = page.Next
 		return rows, page.Next > 0, err
-	}})
+	}
+	return v.export(exportedTable{"audit", columns, []string{"id", "before", "after"}, page})
 }
 
 // exported returns a time in the form for a file; "" for none.
@@ -186,20 +188,21 @@ func (v *visit) export(t exportedTable) error {
 	if ending == "csv" {
 		rows, left = append([][]string{t.columns}, rows...), left+1
 	}
+	cut := false // known only once there is a row too many: pages after the last one may be empty
 	for ; err == nil; rows, more, err = t.page(ctx) {
 		_ = connection.SetWriteDeadline(time.Now().Add(v.site.config.Timeout))
-		more = more || len(rows) > left
+		cut = len(rows) > left
 		rows = rows[:min(len(rows), left)]
 		left -= len(rows)
 		for i := 0; i < len(rows) && err == nil; i++ {
 			err = write(v.w, t, rows[i])
 		}
 		_ = connection.Flush() // the browser shows a file, and a proxy sees progress
-		if err != nil || !more || left == 0 {
+		if err != nil || !more || cut {
 			break
 		}
 	}
-	if err == nil && more {
+	if err == nil && cut {
 		err = writeCut(v.w, ending, t)
 	}
 	if err != nil {

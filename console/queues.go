@@ -129,7 +129,8 @@ func (s *site) pauseOrResume(v *visit, q operator.Queue, pause bool) confirmatio
 	c := confirmation{
 		title: "Resume queue " + q.Name, action: "queue-resume", label: "Resume the queue",
 		back: link("queue", "queue", q.Name), crumb: q.Name,
-		hidden: []field{{"queue", q.Name}, queueStanding(q).shown()}, command: "posthaste queues resume " + shellQuoted(q.Name),
+		hidden:  []field{{"queue", q.Name}, queueStanding(q).shown()},
+		command: "posthaste queues resume " + shellQuoted(q.Name),
 		will: []string{
 			fmt.Sprintf("%s waiting may start again, in all processes, as soon as workers are free.",
 				plural(int(waiting(q)), "job")),
