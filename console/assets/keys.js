@@ -69,7 +69,8 @@ function say(text) {
 function copyLink() {
 	const address = new URL(location.href);
 	address.searchParams.delete("reveal");
-	navigator.clipboard?.writeText(address.href).then(() => say("The link is copied."), () => say(address.href)) ?? say(address.href);
+	navigator.clipboard?.writeText(address.href)
+		.then(() => say("The link is copied."), () => say(address.href)) ?? say(address.href);
 	return true;
 }
 
