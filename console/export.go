@@ -184,11 +184,10 @@ func (v *visit) export(t exportedTable) error {
 	if v.r.Method == http.MethodHead {
 		return nil
 	}
-	left := mostExported
+	left, cut := mostExported, false // cut is known only once there is a row too many: the last pages may be empty
 	if ending == "csv" {
 		rows, left = append([][]string{t.columns}, rows...), left+1
 	}
-	cut := false // known only once there is a row too many: pages after the last one may be empty
 	for ; err == nil; rows, more, err = t.page(ctx) {
 		_ = connection.SetWriteDeadline(time.Now().Add(v.site.config.Timeout))
 		cut = len(rows) > left

@@ -25,7 +25,8 @@ type OthersAct struct {
 }
 
 // OthersActs returns up to 1000 acts that changed jobs, newest first, in which the operation's own request has no part:
-// of the queue that its filter names, and from since until the operation ended. It reads at most the newest 50 000 acts.
+// of the queue that its filter names, and from since until the operation ended. It reads at most the newest 50 000
+// acts.
 func (o *Operator) OthersActs(ctx context.Context, of Operation, since time.Time) (acts []OthersAct, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
