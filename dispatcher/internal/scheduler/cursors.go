@@ -67,6 +67,14 @@ func (c *Cursor) takeBack() {
 	}
 }
 
+// goesOn returns the position from which claims go on when they have taken what a search has found.
+func (c *Cursor) goesOn() *Position {
+	if len(c.back) > 0 {
+		return &c.ahead
+	}
+	return &c.At
+}
+
 // goOn moves the cursor to where its claims go on, whether those before it have taken all that a search has found or
 // have not ended in time.
 func (c *Cursor) goOn() { c.At, c.ahead, c.back = c.ahead, Position{}, nil }
@@ -296,7 +304,9 @@ func (cs *cursors) tooMuch(fromFront bool, front Position, shares []Share) {
 			case from == Position{}:
 				cs.near = true
 			case len(c.back) > 0:
-				c.goOn()
+				if len(shares) == 1 { // else it may have been another's
+					c.goOn()
+				}
 			case from == c.At: // dead entries follow the cursor
 				c.At, c.searched = Position{}, false
 			}

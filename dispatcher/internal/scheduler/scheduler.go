@@ -182,8 +182,7 @@ func (s *Scheduler) Plan(now time.Time, p Places, offered []outbox.ID) Plan {
 			keyed = min(keyed, max(maxSharedKeyed/len(all), 1))
 		}
 		if plain > 0 {
-			cursors, quota := apart(w.plain, plain)
-			made.Plain = append(made.Plain, Share{w.Tenant, cursors, quota})
+			made.Plain = append(made.Plain, apart(w.Tenant, w.plain, plain)...)
 		}
 		if keyed > 0 {
 			made.Keyed = append(made.Keyed, Share{w.Tenant, w.keyed, keyed})
@@ -533,6 +532,9 @@ func (s *Scheduler) PollAfter(now time.Time, every time.Duration) time.Duration 
 func (s *Scheduler) Probe(now time.Time) (plain, keyed Plan) {
 	shares := func(cs *cursors) (all []Share) {
 		for _, c := range cs.sorted {
+			if len(c.back) > 0 { // what a search has found is not of the kind that is probed
+				c = &Cursor{Flow: c.Flow, At: c.ahead}
+			}
 			if n := len(all); n > 0 && all[n-1].Tenant.ID == c.Tenant {
 				all[n-1].Cursors = append(all[n-1].Cursors, c)
 			} else {

@@ -1,7 +1,9 @@
 package scheduler
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -522,12 +524,30 @@ func TestWhatClaimsDoNotReachIsSearched(t *testing.T) {
 			if ends := search(now.Add(100 * time.Second)); len(ends) != 1 || ends[0] != s.Front(keyed) {
 				t.Errorf("searched ranges end at %v, want only that of a new flow", ends)
 			}
-			s.NoteSearch(nil, false, now.Add(100*time.Second), time.Millisecond)
-			if ends := search(now.Add(121 * time.Second)); !slices.Contains(ends, c.At) {
+			s.NoteSearch(nil, false, now.Add(100*time.Second), 30*time.Second)
+			if at := s.nextSearch(s.cursors(keyed)); at != now.Add(130*time.Second) || len(search(at.Add(-1))) != 0 {
+				t.Errorf("the next search is due %v from now, want after a rest of 30 s", at.Sub(now))
+			}
+			if ends := search(now.Add(131 * time.Second)); !slices.Contains(ends, c.At) {
 				t.Errorf("searched ranges end at %v, want at the cursor", ends)
 			}
 			back := []Found{{keyed, flow, Position{RunAt: now.Add(-2 * time.Hour)}}} // one job has come back
 			s.NoteSearch(back, false, now, 10*time.Minute)
+			if !keyed {
+				urgent := &Cursor{Flow: Flow{tenant, 9}, state: unsure}
+				for quota, want := range map[int]string{1: "0:1", 5: "9:4 0:1"} {
+					var got []string
+					for _, share := range apart(s.Tenant(tenant), []*Cursor{urgent, c}, quota) {
+						got = append(got, fmt.Sprint(share.Cursors[0].Priority, ":", share.Quota))
+					}
+					if strings.Join(got, " ") != want {
+						t.Errorf("a claim of %d takes %v, want %s: the found job must not wait for those that may be due", quota, got, want)
+					}
+				}
+				if p, _ := s.Probe(now); !slices.ContainsFunc(p.Plain, func(s Share) bool { return s.Cursors[0].At == last }) {
+					t.Error("a probe begins at what a search has found of other kinds")
+				}
+			}
 			if fail(true, TooMuch); c.At != last && !keyed { // another process has taken it, and dead entries follow
 				t.Errorf("after a claim of it that did not end, claims go on at %v, want where they were", c.At)
 			}

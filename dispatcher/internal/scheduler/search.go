@@ -33,13 +33,14 @@ func (s *Scheduler) Search(now time.Time) (plain, keyed Ranges) {
 
 // nextSearch returns when the next search may begin that looks at one of these cursors.
 func (s *Scheduler) nextSearch(cs *cursors) time.Time {
-	if slices.ContainsFunc(cs.sorted, func(c *Cursor) bool { return !c.searched }) {
-		return s.searchRests
+	if s.searchDue.After(s.searchRests) && !slices.ContainsFunc(cs.sorted, func(c *Cursor) bool { return !c.searched }) {
+		return s.searchDue
 	}
-	return s.searchDue
+	return s.searchRests
 }
 
-// unreached returns of each cursor the range before it, or before the front if that is nearer.
+// unreached returns of each cursor the range before it, or before the front if that is nearer. A cursor without a
+// position then begins where its range ends, so that no claim skips what becomes due meanwhile.
 func (s *Scheduler) unreached(keyed bool) (r Ranges) {
 	cs, front := s.cursors(keyed), s.Front(keyed)
 	if front.RunAt.IsZero() {
@@ -47,7 +48,15 @@ func (s *Scheduler) unreached(keyed bool) (r Ranges) {
 	}
 	for _, c := range cs.sorted {
 		if s.searchingAll || !c.searched {
-			r.Flows, r.Ends = append(r.Flows, c.Flow), append(r.Ends, c.From(true, front))
+			at := c.goesOn()
+			if at.RunAt.IsZero() {
+				*at = front
+			}
+			end := front
+			if at.Before(front) {
+				end = *at
+			}
+			r.Flows, r.Ends = append(r.Flows, c.Flow), append(r.Ends, end)
 			c.searched = true
 		}
 	}
@@ -116,15 +125,18 @@ func (c *Cursor) goBack(found []Found) {
 	c.At = c.back[0]
 }
 
-// apart returns the cursors of a tenant from which one claim may take jobs without a key, and how many: one from a
-// cursor that a search has moved back, if its priority is the highest, and otherwise those of higher priority.
-func apart(cs []*Cursor, quota int) ([]*Cursor, int) {
-	switch i := slices.IndexFunc(cs, func(c *Cursor) bool { return len(c.back) > 0 }); {
+// apart divides what a claim takes of a tenant's jobs without a key, if a search has moved one of the cursors back: one
+// job from that cursor alone, and the rest from those of higher priority. If there is one place only, these have it
+// while they have due jobs.
+func apart(t *Tenant, cs []*Cursor, quota int) []Share {
+	i := slices.IndexFunc(cs, func(c *Cursor) bool { return len(c.back) > 0 })
+	switch {
 	case i < 0:
-		return cs, quota
-	case i == 0:
-		return cs[:1], 1
-	default:
-		return cs[:i], quota
+		return []Share{{t, cs, quota}}
+	case i == 0, quota == 1 && !anyDue(cs[:i]):
+		return []Share{{t, cs[i : i+1], 1}}
+	case quota == 1:
+		return []Share{{t, cs[:i], 1}}
 	}
+	return []Share{{t, cs[:i], quota - 1}, {t, cs[i : i+1], 1}}
 }
