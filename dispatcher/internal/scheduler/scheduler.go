@@ -489,32 +489,6 @@ func (s *Scheduler) Front(keyed bool) (at Position) {
 	return at
 }
 
-// LastSurveyAt returns the database's time of the last survey; NULL before the first.
-func (s *Scheduler) LastSurveyAt() pgtype.Timestamptz { return s.since }
-
-// Known returns the flows with a cursor.
-func (s *Scheduler) Known(keyed bool) (tenants []outbox.ID, priorities []int16) {
-	for _, c := range s.cursors(keyed).sorted {
-		tenants, priorities = append(tenants, c.Tenant), append(priorities, c.Priority)
-	}
-	return tenants, priorities
-}
-
-// Asked returns the flows of jobs without a key of which the next survey asks whether due jobs are left, and where it
-// begins to look for them; a zero time means at the first entry.
-func (s *Scheduler) Asked() (tenants []outbox.ID, priorities []int16, from []time.Time) {
-	for _, c := range s.plain.sorted {
-		if c.asks {
-			tenants, priorities, from = append(tenants, c.Tenant), append(priorities, c.Priority),
-				append(from, c.asksFrom)
-		}
-	}
-	return tenants, priorities, from
-}
-
-// Gaps returns the ranges without a cursor.
-func (s *Scheduler) Gaps(keyed bool) Gaps { return s.cursors(keyed).gaps(s.served) }
-
 // Woken notes that any flow may have new jobs.
 func (s *Scheduler) Woken() {
 	s.state, s.looked = max(s.state, wokenSince), time.Now()
@@ -579,85 +553,6 @@ func (s *Scheduler) MayHaveDue() bool {
 	return false
 }
 
-// SurveyDue reports whether it is time for a survey.
-func (s *Scheduler) SurveyDue(now time.Time) bool {
-	switch since := now.Sub(s.surveyed); {
-	case s.state >= incomplete:
-		return true
-	case s.MayHaveDue():
-		return since >= surveyInterval || s.state >= wokenSince && since >= LockedRetry
-	}
-	return s.state > upToDate || !s.searched && s.search.allows(now)
-}
-
-// ShouldSearch reports whether a survey that begins now should look for flows without a cursor. After a survey that
-// found as many as it may, further surveys search whatever they cost: a claim must not begin with the second most
-// urgent job.
-func (s *Scheduler) ShouldSearch(now time.Time) bool {
-	return s.state == incomplete || s.search.allows(now)
-}
-
-// SurveyRow is what a survey has found about a flow.
-type SurveyRow struct {
-	Keyed bool
-	Flow
-	Unknown bool          // it has no cursor, or it was asked about and has due jobs left
-	Due     time.Duration // until its next job is due, unless Unknown
-}
-
-// NoteSurvey learns from a survey, and reports whether the survey has found something to claim.
-func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched bool,
-	started, now time.Time,
-) (found bool) {
-	took := now.Sub(started)
-	if searched {
-		s.search.spend(now, took-s.surveys.of(0))
-		s.surveys.lower(took, 0)
-	} else {
-		s.surveys.learn(took, 0)
-	}
-	before := s.since
-	s.since, s.surveyed, s.searched, s.state = at, now, searched, upToDate
-	for c := range s.all() {
-		c.next = c.again
-	}
-	unknown := 0
-	for _, row := range rows {
-		cs := &s.plain
-		if row.Keyed {
-			cs = &s.keyed
-		}
-		c := cs.get(row.Flow)
-		if row.Unknown && c != nil && c.asks { // a transaction has locked them
-			c.lookAgain(now)
-			c.dueAt(c.again)
-			continue
-		}
-		if row.Unknown {
-			cs.add(row.Flow, now, s.served).state = due
-			unknown++
-			found = true
-			if unknown >= MaxNewFlows && len(cs.sorted) < maxCursors {
-				s.state = incomplete
-			}
-			continue
-		}
-		switch {
-		case c == nil: // its cursor was dropped just now
-		case row.Due <= 0:
-			c.state, found = due, true
-		default:
-			c.dueAt(now.Add(row.Due))
-		}
-	}
-	for _, c := range s.plain.sorted {
-		if c.asks { // another process has taken them
-			c.nothingLeft(c.asksFront, before)
-		}
-	}
-	return found
-}
-
 // Sleep returns how long the queue may sleep when there is nothing to claim: until the next job becomes due or an
 // expensive statement may be repeated, and at most poll.
 func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
@@ -714,17 +609,6 @@ func (s *Scheduler) Failed(keyed bool, shares []Share, front bool, took time.Dur
 		if keyed && why != Unrelated {
 			s.keyedPausedUntil = time.Now().Add(max(2*took, failedPause))
 		}
-	}
-}
-
-// SurveyFailed notes a failed survey, as Failed notes a failed claim. The next one does not ask again what may have
-// been too much for it: the poll finds jobs that were locked.
-func (s *Scheduler) SurveyFailed(searched bool, took time.Duration) {
-	for _, c := range s.plain.sorted {
-		c.asks = false
-	}
-	if searched {
-		s.failure = func(why Failure) { s.search.fail(time.Now(), took, why != TooMuch); s.searched = false }
 	}
 }
 
