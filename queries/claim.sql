@@ -325,4 +325,4 @@ WHERE jobs.id = ANY (ARRAY[orphans.id]);
 SELECT false AS keyed, range.tenant_id::uuid AS tenant_id, range.priority::smallint AS priority,
        job.run_at::timestamptz AS run_at, job.id::uuid AS id{{template "unreached" ""}}
 UNION ALL
-SELECT true, range.tenant_id, range.priority, job.run_at, job.id{{template "unreached" "keyed_"}};
+SELECT true, range.tenant_id, range.priority, job.run_at, job.id{{template "unreached" "keyed_"}}ORDER BY keyed, tenant_id, priority, run_at, id;

@@ -383,6 +383,7 @@ SELECT true, range.tenant_id, range.priority, job.run_at, job.id
         ORDER BY jobs.run_at, jobs.id
         LIMIT $7
     ) AS job
+ORDER BY keyed, tenant_id, priority, run_at, id
 `
 
 type FindUnreachedParams struct {
