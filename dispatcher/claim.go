@@ -38,7 +38,7 @@ type claimer struct {
 type claimStatements interface {
 	SurveyQueue(context.Context, sqlgen.SurveyQueueParams) ([]sqlgen.SurveyQueueRow, error)
 	ReturnOrphans(context.Context, sqlgen.ReturnOrphansParams) (int64, error)
-	FindUnreached(context.Context, sqlgen.FindUnreachedParams) ([]sqlgen.FindUnreachedRow, error)
+	FindUnreached(_ context.Context, queue string, kinds []string, _ []scheduler.Range) ([][]scheduler.Position, error)
 }
 
 // claimStatement is [claims], or a test's.

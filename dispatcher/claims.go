@@ -107,12 +107,12 @@ func (c *claims) claim(ctx context.Context, db querier, r claimRequest) *claimBa
 			r.limits)
 	case c.streams.Load():
 		rows, _ = db.Query(ctx, sqlgen.ClaimStreamedJobs, p.tenants, p.quotas, p.firsts, p.lasts, p.priorities,
-			p.fromRunAt, p.fromID,
+			p.fromRunAt, p.fromID, p.untilRunAt, p.untilID,
 			c.queue, r.kinds, r.limits, int32(r.room), c.worker, pgvalue.Interval(c.leaseTTL))
 	default:
 		rows, _ = db.Query(ctx, sqlgen.ClaimJobs, c.worker, pgvalue.Interval(c.leaseTTL),
-			p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, c.queue, r.kinds, r.limits,
-			int32(r.room))
+			p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, p.untilRunAt, p.untilID, c.queue,
+			r.kinds, r.limits, int32(r.room))
 	}
 	b := c.read(rows, r, sent)
 	if !r.keyed && len(b.claimed) > 0 {
@@ -122,13 +122,14 @@ func (c *claims) claim(ctx context.Context, db querier, r claimRequest) *claimBa
 	return b
 }
 
-// shareParams holds shares in the form that a statement takes.
+// shareParams holds shares in the form that a statement takes: of each cursor the places of jobs that a search has
+// found, and the range from its position.
 type shareParams struct {
 	tenants               []pgtype.UUID
 	quotas, firsts, lasts []int32
 	priorities            []int16
-	fromRunAt             []pgtype.Timestamptz
-	fromID                []pgtype.UUID
+	fromRunAt, untilRunAt []pgtype.Timestamptz
+	fromID, untilID       []pgtype.UUID
 }
 
 func newShareParams(r claimRequest) (p shareParams) {
@@ -137,12 +138,20 @@ func newShareParams(r claimRequest) (p shareParams) {
 		p.firsts = append(p.firsts, int32(len(p.priorities)+1))
 		for _, c := range share.Cursors {
 			at := c.From(r.front, r.frontAt)
-			p.priorities, p.fromRunAt = append(p.priorities, c.Priority), append(p.fromRunAt, pgTime(at.RunAt))
-			p.fromID = append(p.fromID, pgvalue.UUID(at.ID))
+			for _, found := range c.Found(at) {
+				p.add(c.Priority, found, pgTime(found.RunAt), found.ID)
+			}
+			p.add(c.Priority, at, pgtype.Timestamptz{}, outbox.ID{})
 		}
 		p.lasts = append(p.lasts, int32(len(p.priorities)))
 	}
 	return p
+}
+
+func (p *shareParams) add(priority int16, from scheduler.Position, untilRunAt pgtype.Timestamptz, untilID outbox.ID) {
+	p.priorities = append(p.priorities, priority)
+	p.fromRunAt, p.fromID = append(p.fromRunAt, pgTime(from.RunAt)), append(p.fromID, pgvalue.UUID(from.ID))
+	p.untilRunAt, p.untilID = append(p.untilRunAt, untilRunAt), append(p.untilID, pgvalue.UUID(untilID))
 }
 
 // pgTime converts a time. A zero time becomes minus infinity.

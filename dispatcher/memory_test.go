@@ -14,7 +14,6 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
-	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -68,7 +67,8 @@ func (s *memoryStore) claim(_ context.Context, _ querier, r claimRequest) *claim
 				if c == nil {
 					is = is && job.Tenant == share.Tenant.ID && offered[job.ID]
 				} else {
-					is = is && flowOf(job) == c.Flow && !positionOf(job).Before(c.From(r.front, r.frontAt))
+					at, from := positionOf(job), c.From(r.front, r.frontAt)
+					is = is && flowOf(job) == c.Flow && (!at.Before(from) || slices.Contains(c.Found(from), at))
 				}
 				if is {
 					left--
@@ -148,7 +148,7 @@ func (s *memoryStore) ReturnOrphans(context.Context, sqlgen.ReturnOrphansParams)
 }
 
 // FindUnreached takes as long as the test says, whatever a claim is refused.
-func (s *memoryStore) FindUnreached(ctx context.Context, p sqlgen.FindUnreachedParams) (rows []sqlgen.FindUnreachedRow, err error) {
+func (s *memoryStore) FindUnreached(ctx context.Context, _ string, kinds []string, ranges []scheduler.Range) (found [][]scheduler.Position, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.searched++
@@ -161,27 +161,20 @@ func (s *memoryStore) FindUnreached(ctx context.Context, p sqlgen.FindUnreachedP
 		}
 		s.mu.Lock()
 	}
-	for _, keyed := range []bool{false, true} {
-		tenants, priorities, runAt, ids := p.TenantIds, p.Priorities, p.EndRunAt, p.EndID
-		if keyed {
-			tenants, priorities, runAt, ids = p.KeyedTenantIds, p.KeyedPriorities, p.KeyedEndRunAt, p.KeyedEndID
-		}
-		for i, tenant := range tenants {
-			end := scheduler.Position{RunAt: runAt[i].Time, ID: ids[i].Bytes}
-			n := int32(0)
-			for _, job := range s.jobs {
-				if n < p.MaxJobs && (job.Key != "") == keyed && flowOf(job) == (scheduler.Flow{Tenant: tenant.Bytes, Priority: priorities[i]}) &&
-					positionOf(job).Before(end) && !job.RunAt.After(time.Now()) && slices.Contains(p.Kinds, job.Kind) {
-					n++
-					rows = append(rows, sqlgen.FindUnreachedRow{
-						Keyed: keyed, TenantID: tenant, Priority: priorities[i],
-						RunAt: pgTime(job.RunAt), ID: pgvalue.UUID(job.ID),
-					})
-				}
+	if err = cmp.Or(err, s.away); err != nil {
+		return nil, err
+	}
+	for _, r := range ranges {
+		var places []scheduler.Position
+		for _, job := range s.jobs {
+			if at := positionOf(job); len(places) < scheduler.MaxFound && (job.Key != "") == r.Keyed && flowOf(job) == r.Flow &&
+				at.Before(r.End) && !job.RunAt.After(time.Now()) && slices.Contains(kinds, job.Kind) {
+				places = append(places, at)
 			}
 		}
+		found = append(found, places)
 	}
-	return rows, cmp.Or(err, s.away)
+	return found, nil
 }
 
 func (s *memoryStore) QueueIsPaused(context.Context, string) (bool, error) {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
@@ -36,77 +35,68 @@ func (s *searches) next(ctx context.Context) {
 		s.learn(ctx, answer)
 	default:
 	}
-	plain, keyed := s.sched.Search(time.Now())
-	if len(plain.Flows)+len(keyed.Flows) == 0 {
+	if s.keyed.offered() >= maxBatch { // the next might find more than there is room for
 		return
 	}
-	p := sqlgen.FindUnreachedParams{
-		Queue: s.queue, Kinds: s.workers.outages.claimable(),
-		MaxJobs: scheduler.MaxFound,
+	ranges, kinds := s.sched.Search(time.Now()), s.workers.outages.claimable()
+	if len(ranges) == 0 {
+		return
 	}
-	p.TenantIds, p.Priorities, p.EndRunAt, p.EndID = rangeParams(plain)
-	p.KeyedTenantIds, p.KeyedPriorities, p.KeyedEndRunAt, p.KeyedEndID = rangeParams(keyed)
 	s.running.Go(func() {
-		s.ended <- s.find(ctx, p) // there is room: no search begins before the loop has read this
+		s.ended <- s.find(ctx, kinds, ranges) // there is room: no search begins before the loop has read this
 		s.capacity.poke()
 	})
 }
 
 func (s *searches) learn(ctx context.Context, answer searchAnswer) {
-	s.sched.NoteSearch(answer.found, answer.err != nil, time.Now(), answer.took)
-	if answer.err != nil {
-		if ctx.Err() == nil {
-			s.health.Complain(ctx, "search for due jobs failed", answer.err, slog.String("queue", s.queue))
-		}
-		return
+	s.sched.NoteSearch(answer.ranges, answer.found, answer.err != nil, time.Now(), answer.took)
+	if answer.err != nil && ctx.Err() == nil {
+		s.health.Complain(ctx, "search for due jobs failed", answer.err, slog.String("queue", s.queue))
 	}
-	for _, f := range answer.found {
-		if f.Keyed {
-			s.keyed.offer(f.Tenant, pgvalue.UUID(f.At.ID))
+	n := 0
+	for i, found := range answer.found {
+		n += len(found)
+		for _, at := range found {
+			if r := answer.ranges[i]; r.Keyed {
+				s.keyed.offer(r.Tenant, pgvalue.UUID(at.ID))
+			}
 		}
 	}
-	if len(answer.found) > 0 {
+	if n > 0 {
 		s.log.LogAttrs(ctx, slog.LevelInfo, "due jobs found behind dead entries, which a snapshot or vacuum's delay keeps",
-			slog.String("queue", s.queue), slog.Duration("took", answer.took))
+			slog.String("queue", s.queue), slog.Int("jobs", n), slog.Duration("took", answer.took))
 	}
 }
 
-// searchAnswer holds what a search has found.
+// searchAnswer holds what a search has found in the first of its ranges.
 type searchAnswer struct {
-	found []scheduler.Found
-	took  time.Duration
-	err   error
+	ranges []scheduler.Range
+	found  [][]scheduler.Position
+	took   time.Duration
+	err    error
 }
 
 // find asks the database when it is this queue's turn.
-func (s *searches) find(ctx context.Context, p sqlgen.FindUnreachedParams) (answer searchAnswer) {
+func (s *searches) find(ctx context.Context, kinds []string, ranges []scheduler.Range) searchAnswer {
+	answer := searchAnswer{ranges: ranges}
 	select {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
 	case <-ctx.Done():
-		return searchAnswer{err: ctx.Err()}
+		answer.err = ctx.Err()
+		return answer
 	}
+	ctx, cancel := context.WithTimeout(ctx, searchTime+statementTimeout)
+	defer cancel()
 	started := time.Now()
-	rows, err := s.db.FindUnreached(ctx, p)
-	answer.took, answer.err = time.Since(started), err
-	for _, row := range rows {
-		answer.found = append(answer.found, scheduler.Found{
-			Keyed: row.Keyed, Flow: scheduler.Flow{Tenant: row.TenantID.Bytes, Priority: row.Priority},
-			At: scheduler.Position{RunAt: row.RunAt.Time, ID: row.ID.Bytes},
-		})
-	}
+	answer.found, answer.err = s.db.FindUnreached(ctx, s.queue, kinds, ranges)
+	answer.took = time.Since(started)
 	return answer
 }
 
-func rangeParams(r scheduler.Ranges) (tenants []pgtype.UUID, priorities []int16, runAt []pgtype.Timestamptz,
-	ids []pgtype.UUID,
-) {
-	for i, f := range r.Flows {
-		tenants, priorities = append(tenants, pgvalue.UUID(f.Tenant)), append(priorities, f.Priority)
-		runAt, ids = append(runAt, pgTime(r.Ends[i].RunAt)), append(ids, pgvalue.UUID(r.Ends[i].ID))
-	}
-	return tenants, priorities, runAt, ids
-}
+// searchTime bounds a search. It reads some hundred thousand entries a second, and its snapshot keeps dead entries
+// itself.
+const searchTime = 2 * time.Minute
 
 // loopStatements are the statements of a claim loop besides its claims.
 type loopStatements struct {
@@ -114,20 +104,54 @@ type loopStatements struct {
 	pool *pgxpool.Pool
 }
 
-// FindUnreached may take longer than other statements of the pool: it reads some hundred thousand entries a second. Its
-// snapshot keeps dead entries itself, so it may not take long either.
-func (s loopStatements) FindUnreached(ctx context.Context, p sqlgen.FindUnreachedParams) (rows []sqlgen.FindUnreachedRow,
-	err error,
+// FindUnreached returns what it has found in the first ranges, one after the other: in all of them, unless it fails, or
+// has found enough for a claim, or its time is over.
+func (s loopStatements) FindUnreached(ctx context.Context, queue string, kinds []string, ranges []scheduler.Range) (
+	found [][]scheduler.Position, err error,
 ) {
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = '2min'`); err != nil {
+		limit := fmt.Sprintf(`SET LOCAL statement_timeout = %d`, searchTime.Milliseconds())
+		if _, err := tx.Exec(ctx, limit); err != nil {
 			return err
 		}
-		rows, err = s.WithTx(tx).FindUnreached(ctx, p)
-		return err
+		started, jobs := time.Now(), 0
+		for _, r := range ranges {
+			if jobs > maxBatch-scheduler.MaxFound || time.Since(started) > searchTime/2 {
+				break
+			}
+			places, err := findUnreached(ctx, s.WithTx(tx), queue, kinds, r)
+			if err != nil {
+				return err
+			}
+			found, jobs = append(found, places), jobs+len(places)
+		}
+		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("find due jobs of queue %s: %w", p.Queue, err)
+		return found, fmt.Errorf("find due jobs of queue %s: %w", queue, err)
 	}
-	return rows, nil
+	return found, nil
+}
+
+func findUnreached(ctx context.Context, db *sqlgen.Queries, queue string, kinds []string, r scheduler.Range) (
+	places []scheduler.Position, err error,
+) {
+	p := sqlgen.FindUnreachedParams{
+		Queue: queue, TenantID: pgvalue.UUID(r.Tenant), Priority: r.Priority, Kinds: kinds,
+		EndRunAt: pgTime(r.End.RunAt), EndID: pgvalue.UUID(r.End.ID), MaxJobs: scheduler.MaxFound,
+	}
+	var rows []sqlgen.FindUnreachedRow
+	if r.Keyed {
+		var keyed []sqlgen.FindUnreachedKeyedRow
+		keyed, err = db.FindUnreachedKeyed(ctx, sqlgen.FindUnreachedKeyedParams(p))
+		for _, row := range keyed {
+			rows = append(rows, sqlgen.FindUnreachedRow(row))
+		}
+	} else {
+		rows, err = db.FindUnreached(ctx, p)
+	}
+	for _, row := range rows {
+		places = append(places, scheduler.Position{RunAt: row.RunAt.Time, ID: row.ID.Bytes})
+	}
+	return places, err
 }

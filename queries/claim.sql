@@ -6,9 +6,11 @@
                  unnest(@lasts::integer[])   AS last) AS share
     CROSS JOIN LATERAL (
         SELECT candidate.place{{if .}}, candidate.status{{end}}
-        FROM (SELECT unnest((@priorities::smallint[])[share.first:share.last])     AS priority,
-                     unnest((@from_run_at::timestamptz[])[share.first:share.last]) AS run_at,
-                     unnest((@from_id::uuid[])[share.first:share.last])            AS id) AS cursor
+        FROM (SELECT unnest((@priorities::smallint[])[share.first:share.last])      AS priority,
+                     unnest((@from_run_at::timestamptz[])[share.first:share.last])  AS run_at,
+                     unnest((@from_id::uuid[])[share.first:share.last])             AS id,
+                     unnest((@until_run_at::timestamptz[])[share.first:share.last]) AS until_run_at,
+                     unnest((@until_id::uuid[])[share.first:share.last])            AS until_id) AS cursor
         CROSS JOIN LATERAL (
             -- One cursor's range of the index ends at this statement's time, so that rows due tomorrow at a high
             -- priority are never read.
@@ -20,6 +22,7 @@
               AND jobs.key IS NULL -- jobs with a key: queries/keys.sql
               AND jobs.status IN ('pending', 'retrying')
               AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
+              AND (jobs.run_at, jobs.id) <= (coalesce(cursor.until_run_at, 'infinity'), cursor.until_id)
               AND jobs.run_at <= statement_timestamp()
               AND jobs.kind = ANY (@kinds::text[])
               AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
@@ -37,8 +40,8 @@
 -- name: ClaimJobs :many
 -- ClaimJobs leases due jobs without a key to @worker: of each of @tenant_ids no more than its quota, highest priority
 -- first, and no more than @max_jobs in total. A tenant's cursors, one for each priority, are the elements from its
--- first to its last of @priorities; each says where to start reading the index. Concurrent claimers skip each other's
--- rows instead of waiting. The rows come back in no particular order.
+-- first to its last of @priorities; each says where to start reading the index, and where to end, or NULL. Concurrent
+-- claimers skip each other's rows instead of waiting. The rows come back in no particular order.
 --
 -- The jobs are chosen once: ARRAY builds a list of them before the first row is written, whatever the plan. A
 -- sub-select in a join may be executed again for each row, and would choose other jobs
@@ -295,34 +298,27 @@ SET status           = 'pending',
 FROM orphans
 WHERE jobs.id = ANY (ARRAY[orphans.id]);
 
-{{- /* The first due jobs of each of the given ranges: of jobs without a key, or, with the argument "keyed_", with one. */}}
+{{- /* The first due jobs of a flow before a position: those without a key, or, with an argument, those with one. */}}
 {{- define "unreached"}}
-    FROM (SELECT unnest(@{{.}}tenant_ids::uuid[])         AS tenant_id,
-                 unnest(@{{.}}priorities::smallint[])     AS priority,
-                 unnest(@{{.}}end_run_at::timestamptz[])  AS run_at,
-                 unnest(@{{.}}end_id::uuid[])             AS id) AS range
-    CROSS JOIN LATERAL (
-        SELECT jobs.run_at, jobs.id
-        FROM outbox.jobs
-        WHERE jobs.queue = @queue
-          AND jobs.tenant_id = range.tenant_id
-          AND jobs.priority = range.priority
-          AND jobs.key IS {{if .}}NOT {{end}}NULL
-          AND jobs.status IN ('pending', 'retrying')
-          AND (jobs.run_at, jobs.id) < (range.run_at, range.id)
-          AND jobs.run_at <= statement_timestamp()
-          AND jobs.kind = ANY (@kinds::text[])
-          AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
-        ORDER BY jobs.run_at, jobs.id
-        LIMIT @max_jobs
-    ) AS job
+SELECT jobs.run_at, jobs.id
+FROM outbox.jobs
+WHERE jobs.queue = @queue
+  AND jobs.tenant_id = @tenant_id
+  AND jobs.priority = @priority
+  AND jobs.key IS {{.}}NULL
+  AND jobs.status IN ('pending', 'retrying')
+  AND (jobs.run_at, jobs.id) < (@end_run_at::timestamptz, @end_id::uuid)
+  AND jobs.run_at <= statement_timestamp()
+  AND jobs.kind = ANY (@kinds::text[])
+  AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+ORDER BY jobs.run_at, jobs.id
+LIMIT @max_jobs;
 {{end}}
 -- name: FindUnreached :many
--- FindUnreached returns of each given cursor, of jobs without a key and of jobs with one, the first @max_jobs due jobs
--- of @kinds before a position, in their order. It reads what claims do not: from the first entry of the index, however
--- many entries there are of jobs that were claimed and that a snapshot keeps. So it may take minutes, and runs beside
--- the claims.
-SELECT false AS keyed, range.tenant_id::uuid AS tenant_id, range.priority::smallint AS priority,
-       job.run_at::timestamptz AS run_at, job.id::uuid AS id{{template "unreached" ""}}
-UNION ALL
-SELECT true, range.tenant_id, range.priority, job.run_at, job.id{{template "unreached" "keyed_"}}ORDER BY keyed, tenant_id, priority, run_at, id;
+-- FindUnreached returns the first @max_jobs due jobs of @kinds, of those without a key, of one tenant and priority,
+-- before a position. It reads what claims do not: from the first entry of the index, however many entries there are of
+-- jobs that were claimed and that a snapshot keeps. So it may take minutes, and runs beside the claims.
+{{- template "unreached" ""}}
+-- name: FindUnreachedKeyed :many
+-- FindUnreachedKeyed is FindUnreached for jobs with a key.
+{{- template "unreached" "NOT "}}

@@ -29,22 +29,25 @@ WHERE jobs.ctid = ANY (ARRAY(
                  unnest($6::integer[])   AS last) AS share
     CROSS JOIN LATERAL (
         SELECT candidate.place
-        FROM (SELECT unnest(($7::smallint[])[share.first:share.last])     AS priority,
-                     unnest(($8::timestamptz[])[share.first:share.last]) AS run_at,
-                     unnest(($9::uuid[])[share.first:share.last])            AS id) AS cursor
+        FROM (SELECT unnest(($7::smallint[])[share.first:share.last])      AS priority,
+                     unnest(($8::timestamptz[])[share.first:share.last])  AS run_at,
+                     unnest(($9::uuid[])[share.first:share.last])             AS id,
+                     unnest(($10::timestamptz[])[share.first:share.last]) AS until_run_at,
+                     unnest(($11::uuid[])[share.first:share.last])            AS until_id) AS cursor
         CROSS JOIN LATERAL (
             -- One cursor's range of the index ends at this statement's time, so that rows due tomorrow at a high
             -- priority are never read.
             SELECT (jobs).ctid AS place
             FROM outbox.jobs
-            WHERE jobs.queue = $10
+            WHERE jobs.queue = $12
               AND jobs.tenant_id = share.tenant_id
               AND jobs.priority = cursor.priority
               AND jobs.key IS NULL -- jobs with a key: queries/keys.sql
               AND jobs.status IN ('pending', 'retrying')
               AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
+              AND (jobs.run_at, jobs.id) <= (coalesce(cursor.until_run_at, 'infinity'), cursor.until_id)
               AND jobs.run_at <= statement_timestamp()
-              AND jobs.kind = ANY ($11::text[])
+              AND jobs.kind = ANY ($13::text[])
               AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
             ORDER BY jobs.run_at, jobs.id
             LIMIT share.quota
@@ -54,8 +57,8 @@ WHERE jobs.ctid = ANY (ARRAY(
     ) AS taken
     WHERE NOT EXISTS (
         SELECT FROM outbox.queues
-        WHERE queues.queue = $10 AND (queues.paused_at IS NOT NULL OR (queues.limited AND NOT $12::boolean)))
-    LIMIT $13
+        WHERE queues.queue = $12 AND (queues.paused_at IS NOT NULL OR (queues.limited AND NOT $14::boolean)))
+    LIMIT $15
 ))
 RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
@@ -72,6 +75,8 @@ type ClaimJobsParams struct {
 	Priorities   []int16
 	FromRunAt    []pgtype.Timestamptz
 	FromID       []pgtype.UUID
+	UntilRunAt   []pgtype.Timestamptz
+	UntilID      []pgtype.UUID
 	Queue        string
 	Kinds        []string
 	WithinLimits bool
@@ -104,8 +109,8 @@ type ClaimJobsRow struct {
 
 // ClaimJobs leases due jobs without a key to @worker: of each of @tenant_ids no more than its quota, highest priority
 // first, and no more than @max_jobs in total. A tenant's cursors, one for each priority, are the elements from its
-// first to its last of @priorities; each says where to start reading the index. Concurrent claimers skip each other's
-// rows instead of waiting. The rows come back in no particular order.
+// first to its last of @priorities; each says where to start reading the index, and where to end, or NULL. Concurrent
+// claimers skip each other's rows instead of waiting. The rows come back in no particular order.
 //
 // The jobs are chosen once: ARRAY builds a list of them before the first row is written, whatever the plan. A
 // sub-select in a join may be executed again for each row, and would choose other jobs
@@ -125,6 +130,8 @@ func (q *Queries) ClaimJobs(ctx context.Context, arg ClaimJobsParams) ([]ClaimJo
 		arg.Priorities,
 		arg.FromRunAt,
 		arg.FromID,
+		arg.UntilRunAt,
+		arg.UntilID,
 		arg.Queue,
 		arg.Kinds,
 		arg.WithinLimits,
@@ -179,22 +186,25 @@ WITH taken AS MATERIALIZED (
                  unnest($4::integer[])   AS last) AS share
     CROSS JOIN LATERAL (
         SELECT candidate.place, candidate.status
-        FROM (SELECT unnest(($5::smallint[])[share.first:share.last])     AS priority,
-                     unnest(($6::timestamptz[])[share.first:share.last]) AS run_at,
-                     unnest(($7::uuid[])[share.first:share.last])            AS id) AS cursor
+        FROM (SELECT unnest(($5::smallint[])[share.first:share.last])      AS priority,
+                     unnest(($6::timestamptz[])[share.first:share.last])  AS run_at,
+                     unnest(($7::uuid[])[share.first:share.last])             AS id,
+                     unnest(($8::timestamptz[])[share.first:share.last]) AS until_run_at,
+                     unnest(($9::uuid[])[share.first:share.last])            AS until_id) AS cursor
         CROSS JOIN LATERAL (
             -- One cursor's range of the index ends at this statement's time, so that rows due tomorrow at a high
             -- priority are never read.
             SELECT (jobs).ctid AS place, jobs.status
             FROM outbox.jobs
-            WHERE jobs.queue = $8
+            WHERE jobs.queue = $10
               AND jobs.tenant_id = share.tenant_id
               AND jobs.priority = cursor.priority
               AND jobs.key IS NULL -- jobs with a key: queries/keys.sql
               AND jobs.status IN ('pending', 'retrying')
               AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
+              AND (jobs.run_at, jobs.id) <= (coalesce(cursor.until_run_at, 'infinity'), cursor.until_id)
               AND jobs.run_at <= statement_timestamp()
-              AND jobs.kind = ANY ($9::text[])
+              AND jobs.kind = ANY ($11::text[])
               AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
             ORDER BY jobs.run_at, jobs.id
             LIMIT share.quota
@@ -204,15 +214,15 @@ WITH taken AS MATERIALIZED (
     ) AS taken
     WHERE NOT EXISTS (
         SELECT FROM outbox.queues
-        WHERE queues.queue = $8 AND (queues.paused_at IS NOT NULL OR (queues.limited AND NOT $10::boolean)))
-    LIMIT $11
+        WHERE queues.queue = $10 AND (queues.paused_at IS NOT NULL OR (queues.limited AND NOT $12::boolean)))
+    LIMIT $13
 ), claimed AS (
     UPDATE outbox.jobs
     SET status           = 'running',
         attempt          = jobs.attempt + 1,
         epoch            = jobs.epoch + 1,
-        lease_owner      = $12::text,
-        lease_expires_at = clock_timestamp() + $13::interval,
+        lease_owner      = $14::text,
+        lease_expires_at = clock_timestamp() + $15::interval,
         started_at       = statement_timestamp(),
         streamed         = jobs.streamed + 1
     FROM taken
@@ -248,6 +258,8 @@ type ClaimStreamedJobsParams struct {
 	Priorities   []int16
 	FromRunAt    []pgtype.Timestamptz
 	FromID       []pgtype.UUID
+	UntilRunAt   []pgtype.Timestamptz
+	UntilID      []pgtype.UUID
 	Queue        string
 	Kinds        []string
 	WithinLimits bool
@@ -292,6 +304,8 @@ func (q *Queries) ClaimStreamedJobs(ctx context.Context, arg ClaimStreamedJobsPa
 		arg.Priorities,
 		arg.FromRunAt,
 		arg.FromID,
+		arg.UntilRunAt,
+		arg.UntilID,
 		arg.Queue,
 		arg.Kinds,
 		arg.WithinLimits,
@@ -340,91 +354,48 @@ func (q *Queries) ClaimStreamedJobs(ctx context.Context, arg ClaimStreamedJobsPa
 }
 
 const FindUnreached = `-- name: FindUnreached :many
-SELECT false AS keyed, range.tenant_id::uuid AS tenant_id, range.priority::smallint AS priority,
-       job.run_at::timestamptz AS run_at, job.id::uuid AS id
-    FROM (SELECT unnest($1::uuid[])         AS tenant_id,
-                 unnest($2::smallint[])     AS priority,
-                 unnest($3::timestamptz[])  AS run_at,
-                 unnest($4::uuid[])             AS id) AS range
-    CROSS JOIN LATERAL (
-        SELECT jobs.run_at, jobs.id
-        FROM outbox.jobs
-        WHERE jobs.queue = $5
-          AND jobs.tenant_id = range.tenant_id
-          AND jobs.priority = range.priority
-          AND jobs.key IS NULL
-          AND jobs.status IN ('pending', 'retrying')
-          AND (jobs.run_at, jobs.id) < (range.run_at, range.id)
-          AND jobs.run_at <= statement_timestamp()
-          AND jobs.kind = ANY ($6::text[])
-          AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
-        ORDER BY jobs.run_at, jobs.id
-        LIMIT $7
-    ) AS job
-
-UNION ALL
-SELECT true, range.tenant_id, range.priority, job.run_at, job.id
-    FROM (SELECT unnest($8::uuid[])         AS tenant_id,
-                 unnest($9::smallint[])     AS priority,
-                 unnest($10::timestamptz[])  AS run_at,
-                 unnest($11::uuid[])             AS id) AS range
-    CROSS JOIN LATERAL (
-        SELECT jobs.run_at, jobs.id
-        FROM outbox.jobs
-        WHERE jobs.queue = $5
-          AND jobs.tenant_id = range.tenant_id
-          AND jobs.priority = range.priority
-          AND jobs.key IS NOT NULL
-          AND jobs.status IN ('pending', 'retrying')
-          AND (jobs.run_at, jobs.id) < (range.run_at, range.id)
-          AND jobs.run_at <= statement_timestamp()
-          AND jobs.kind = ANY ($6::text[])
-          AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
-        ORDER BY jobs.run_at, jobs.id
-        LIMIT $7
-    ) AS job
-ORDER BY keyed, tenant_id, priority, run_at, id
+SELECT jobs.run_at, jobs.id
+FROM outbox.jobs
+WHERE jobs.queue = $1
+  AND jobs.tenant_id = $2
+  AND jobs.priority = $3
+  AND jobs.key IS NULL
+  AND jobs.status IN ('pending', 'retrying')
+  AND (jobs.run_at, jobs.id) < ($4::timestamptz, $5::uuid)
+  AND jobs.run_at <= statement_timestamp()
+  AND jobs.kind = ANY ($6::text[])
+  AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+ORDER BY jobs.run_at, jobs.id
+LIMIT $7
 `
 
 type FindUnreachedParams struct {
-	TenantIds       []pgtype.UUID
-	Priorities      []int16
-	EndRunAt        []pgtype.Timestamptz
-	EndID           []pgtype.UUID
-	Queue           string
-	Kinds           []string
-	MaxJobs         int32
-	KeyedTenantIds  []pgtype.UUID
-	KeyedPriorities []int16
-	KeyedEndRunAt   []pgtype.Timestamptz
-	KeyedEndID      []pgtype.UUID
+	Queue    string
+	TenantID pgtype.UUID
+	Priority int16
+	EndRunAt pgtype.Timestamptz
+	EndID    pgtype.UUID
+	Kinds    []string
+	MaxJobs  int32
 }
 
 type FindUnreachedRow struct {
-	Keyed    bool
-	TenantID pgtype.UUID
-	Priority int16
-	RunAt    pgtype.Timestamptz
-	ID       pgtype.UUID
+	RunAt pgtype.Timestamptz
+	ID    pgtype.UUID
 }
 
-// FindUnreached returns of each given cursor, of jobs without a key and of jobs with one, the first @max_jobs due jobs
-// of @kinds before a position, in their order. It reads what claims do not: from the first entry of the index, however
-// many entries there are of jobs that were claimed and that a snapshot keeps. So it may take minutes, and runs beside
-// the claims.
+// FindUnreached returns the first @max_jobs due jobs of @kinds, of those without a key, of one tenant and priority,
+// before a position. It reads what claims do not: from the first entry of the index, however many entries there are of
+// jobs that were claimed and that a snapshot keeps. So it may take minutes, and runs beside the claims.
 func (q *Queries) FindUnreached(ctx context.Context, arg FindUnreachedParams) ([]FindUnreachedRow, error) {
 	rows, err := q.db.Query(ctx, FindUnreached,
-		arg.TenantIds,
-		arg.Priorities,
+		arg.Queue,
+		arg.TenantID,
+		arg.Priority,
 		arg.EndRunAt,
 		arg.EndID,
-		arg.Queue,
 		arg.Kinds,
 		arg.MaxJobs,
-		arg.KeyedTenantIds,
-		arg.KeyedPriorities,
-		arg.KeyedEndRunAt,
-		arg.KeyedEndID,
 	)
 	if err != nil {
 		return nil, err
@@ -433,13 +404,67 @@ func (q *Queries) FindUnreached(ctx context.Context, arg FindUnreachedParams) ([
 	var items []FindUnreachedRow
 	for rows.Next() {
 		var i FindUnreachedRow
-		if err := rows.Scan(
-			&i.Keyed,
-			&i.TenantID,
-			&i.Priority,
-			&i.RunAt,
-			&i.ID,
-		); err != nil {
+		if err := rows.Scan(&i.RunAt, &i.ID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const FindUnreachedKeyed = `-- name: FindUnreachedKeyed :many
+SELECT jobs.run_at, jobs.id
+FROM outbox.jobs
+WHERE jobs.queue = $1
+  AND jobs.tenant_id = $2
+  AND jobs.priority = $3
+  AND jobs.key IS NOT NULL
+  AND jobs.status IN ('pending', 'retrying')
+  AND (jobs.run_at, jobs.id) < ($4::timestamptz, $5::uuid)
+  AND jobs.run_at <= statement_timestamp()
+  AND jobs.kind = ANY ($6::text[])
+  AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+ORDER BY jobs.run_at, jobs.id
+LIMIT $7
+`
+
+type FindUnreachedKeyedParams struct {
+	Queue    string
+	TenantID pgtype.UUID
+	Priority int16
+	EndRunAt pgtype.Timestamptz
+	EndID    pgtype.UUID
+	Kinds    []string
+	MaxJobs  int32
+}
+
+type FindUnreachedKeyedRow struct {
+	RunAt pgtype.Timestamptz
+	ID    pgtype.UUID
+}
+
+// FindUnreachedKeyed is FindUnreached for jobs with a key.
+func (q *Queries) FindUnreachedKeyed(ctx context.Context, arg FindUnreachedKeyedParams) ([]FindUnreachedKeyedRow, error) {
+	rows, err := q.db.Query(ctx, FindUnreachedKeyed,
+		arg.Queue,
+		arg.TenantID,
+		arg.Priority,
+		arg.EndRunAt,
+		arg.EndID,
+		arg.Kinds,
+		arg.MaxJobs,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FindUnreachedKeyedRow
+	for rows.Next() {
+		var i FindUnreachedKeyedRow
+		if err := rows.Scan(&i.RunAt, &i.ID); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -25,12 +25,9 @@ type Cursor struct {
 	At    Position // of the last job claimed; zero if there is none yet
 	state flowState
 
-	// The places of jobs without a key that a search has found before the cursor, or before the front. A claim takes
-	// one of them, because the entries after it may be dead and too many to read. Then the cursor goes on from ahead.
-	back  []Position
-	ahead Position
-
-	searched bool // a search has begun to look at what is before the cursor, since its position was given up
+	found    []Position // places of jobs without a key that a search has found before the cursor, in order
+	searched bool       // a search has begun to look at what is before the cursor, since its position was given up
+	suspect  bool       // it was one of those of a claim that did not end in time: the next claim is for it alone
 
 	next time.Time // when its next job becomes due, by the last survey; zero if none is known
 	used time.Time // when one of its jobs was claimed last, or the flow was found
@@ -54,30 +51,6 @@ func (c *Cursor) From(atFront bool, front Position) Position {
 	}
 	return front
 }
-
-// takeBack notes that a claim has looked for the first of the jobs that a search has found.
-func (c *Cursor) takeBack() {
-	for len(c.back) > 0 && !c.At.Before(c.back[0]) { // it may have taken a later one, if another process has the first
-		c.back = c.back[1:]
-	}
-	if c.state = due; len(c.back) == 0 {
-		c.goOn()
-	} else {
-		c.At = c.back[0]
-	}
-}
-
-// goesOn returns the position from which claims go on when they have taken what a search has found.
-func (c *Cursor) goesOn() *Position {
-	if len(c.back) > 0 {
-		return &c.ahead
-	}
-	return &c.At
-}
-
-// goOn moves the cursor to where its claims go on, whether those before it have taken all that a search has found or
-// have not ended in time.
-func (c *Cursor) goOn() { c.At, c.ahead, c.back = c.ahead, Position{}, nil }
 
 // exhausted notes that a claim has found no more due jobs than it took.
 func (c *Cursor) exhausted(front bool, since pgtype.Timestamptz) {
@@ -131,8 +104,10 @@ type Position struct {
 	ID    outbox.ID
 }
 
-func (p Position) Before(other Position) bool {
-	return cmp.Or(p.RunAt.Compare(other.RunAt), bytes.Compare(p.ID[:], other.ID[:])) < 0
+func (p Position) Before(other Position) bool { return p.compare(other) < 0 }
+
+func (p Position) compare(other Position) int {
+	return cmp.Or(p.RunAt.Compare(other.RunAt), bytes.Compare(p.ID[:], other.ID[:]))
 }
 
 // cursors holds the cursors of a queue's jobs without a key, or of its jobs with one.
@@ -221,6 +196,7 @@ func (cs *cursors) claimed(jobs []Leased, now time.Time) {
 	for _, job := range jobs {
 		if c := cs.get(job.Flow); c != nil && !job.GoesBack && !job.Offered {
 			c.used = now
+			c.passed(job.At)
 			if c.At.Before(job.At) {
 				c.At = job.At
 			}
@@ -296,22 +272,35 @@ func previousID(id outbox.ID) (outbox.ID, bool) {
 	return id, false
 }
 
-// tooMuch notes that a claim for these shares did not end in time.
+// tooMuch notes that a claim for these shares did not end in time. If it was for one cursor, so many dead entries are
+// before or after its position that claims cannot begin there. Otherwise it may have been any of them.
 func (cs *cursors) tooMuch(fromFront bool, front Position, shares []Share) {
+	alone := len(shares) == 1 && len(shares[0].Cursors) == 1
 	for _, share := range shares {
 		for _, c := range share.Cursors {
 			switch from := c.From(fromFront, front); {
+			case !alone:
+				c.suspect = true
 			case from == Position{}:
 				cs.near = true
-			case len(c.back) > 0:
-				if len(shares) == 1 { // else it may have been another's
-					c.goOn()
-				}
 			case from == c.At: // dead entries follow the cursor
 				c.At, c.searched = Position{}, false
 			}
 		}
 	}
+}
+
+// bySuspects returns what one claim asks for: if it would ask for suspects, one job of the first of them alone, so that
+// each is tried once, and none of the others loses its position.
+func bySuspects(shares []Share) []Share {
+	for _, share := range shares {
+		for i, c := range share.Cursors {
+			if c.suspect {
+				return []Share{{share.Tenant, share.Cursors[i : i+1], 1}}
+			}
+		}
+	}
+	return shares
 }
 
 // cost records the time of a claim that looked at this many jobs. A claim from the front is expensive if it takes more

@@ -44,10 +44,10 @@ type Scheduler struct {
 	looked   time.Time          // when it was last noted that any flow might have new jobs
 	failure  func(Failure)      // records the cost of the last failed statement; nil if there is none
 
-	searchRests  time.Time // until then there is no search
-	searchDue    time.Time // when what claims from the front do not reach may be searched again
-	searching    bool      // a search is under way
-	searchingAll bool      // the last search looked at all flows
+	searching   bool      // a search is under way
+	searchRests time.Time // until then there is no other
+	searchDue   time.Time // when the next round may begin
+	round       searchRound
 }
 
 // surveyState is what may be missing from the last survey; the higher states include the lower.
@@ -182,12 +182,13 @@ func (s *Scheduler) Plan(now time.Time, p Places, offered []outbox.ID) Plan {
 			keyed = min(keyed, max(maxSharedKeyed/len(all), 1))
 		}
 		if plain > 0 {
-			made.Plain = append(made.Plain, apart(w.Tenant, w.plain, plain)...)
+			made.Plain = append(made.Plain, Share{w.Tenant, w.plain, plain})
 		}
 		if keyed > 0 {
 			made.Keyed = append(made.Keyed, Share{w.Tenant, w.keyed, keyed})
 		}
 	}
+	made.Plain, made.Keyed = bySuspects(made.Plain), bySuspects(made.Keyed)
 	return made
 }
 
@@ -407,14 +408,12 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 		for _, c := range share.Cursors {
 			n := counts[c.Flow]
 			left -= n
-			if len(c.back) > 0 {
-				c.takeBack()
-				break
-			}
+			c.suspect = false
 			if left <= 0 {
 				c.state = due // it may have more, and so may flows of lower priority
 				break
 			}
+			c.found = nil // a claim has looked at all of them
 			switch {
 			case how.More:
 				c.state = due
@@ -506,9 +505,6 @@ func (s *Scheduler) PollAfter(now time.Time, every time.Duration) time.Duration 
 func (s *Scheduler) Probe(now time.Time) (plain, keyed Plan) {
 	shares := func(cs *cursors) (all []Share) {
 		for _, c := range cs.sorted {
-			if len(c.back) > 0 { // what a search has found is not of the kind that is probed
-				c = &Cursor{Flow: c.Flow, At: c.ahead}
-			}
 			if n := len(all); n > 0 && all[n-1].Tenant.ID == c.Tenant {
 				all[n-1].Cursors = append(all[n-1].Cursors, c)
 			} else {
@@ -520,11 +516,15 @@ func (s *Scheduler) Probe(now time.Time) (plain, keyed Plan) {
 	return Plan{Plain: shares(&s.plain), Probe: true}, Plan{Keyed: shares(&s.keyed), Probe: true}
 }
 
-// StartFromFront makes the next claims find jobs before the cursors.
+// StartFromFront makes the next claims find jobs before the cursors, or a search if claims begin near.
 func (s *Scheduler) StartFromFront() {
-	for c := range s.all() {
-		c.At, c.ahead, c.back = Position{}, Position{}, nil // what the claims before have found proves nothing
-		c.asks, c.searched = false, false
+	for _, cs := range []*cursors{&s.plain, &s.keyed} {
+		for _, c := range cs.sorted {
+			if !cs.near {
+				c.At = Position{}
+			}
+			c.asks, c.searched = false, false // what the claims before have found proves nothing
+		}
 	}
 	s.Woken()
 }
@@ -592,6 +592,9 @@ func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 func (s *Scheduler) Failed(keyed bool, shares []Share, front bool, took time.Duration) {
 	for _, share := range shares {
 		share.Tenant.keyedTurn = !keyed
+		for _, c := range share.Cursors {
+			c.suspect = false
+		}
 	}
 	if len(shares) == 1 { // of several, the next and smaller claims find out whose jobs the database refuses
 		s.served = shares[0].Tenant.ID

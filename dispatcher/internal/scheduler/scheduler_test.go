@@ -1,9 +1,7 @@
 package scheduler
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -453,8 +451,8 @@ func TestWhatMayBeLockedIsAskedFor(t *testing.T) {
 }
 
 // If no claim that begins at the first entry ends in time, as behind millions of dead entries that a snapshot keeps,
-// the next ones begin shortly before the last survey, and a search looks at what is before that, until one is quick. A
-// backlog's claims go on from what it has found.
+// the next ones begin shortly before the last survey, and searches look at what is before that, until a round of them
+// is quick. Claims look at each place where one has found a job, and a backlog's go on from the last.
 func TestWhatClaimsDoNotReachIsSearched(t *testing.T) {
 	for _, keyed := range []bool{false, true} {
 		for _, tenant := range []outbox.ID{outbox.RootTenant, numbered(7)} {
@@ -462,7 +460,7 @@ func TestWhatClaimsDoNotReachIsSearched(t *testing.T) {
 			s.since = pgtype.Timestamptz{Time: now, Valid: true}
 			flow := Flow{Tenant: tenant}
 			c := s.cursors(keyed).add(flow, now, outbox.ID{}) // a new process knows no position
-			shares := []Share{{s.Tenant(tenant), []*Cursor{c}, 1}}
+			share := Share{s.Tenant(tenant), []*Cursor{c}, 1}
 			begins := func() time.Duration {
 				at := c.From(s.AtFront(keyed, now), s.Front(keyed))
 				if at.RunAt.IsZero() {
@@ -471,99 +469,190 @@ func TestWhatClaimsDoNotReachIsSearched(t *testing.T) {
 				return now.Sub(at.RunAt)
 			}
 			fail := func(front bool, why Failure) {
-				s.Failed(keyed, shares, front, 5*time.Second)
+				s.Failed(keyed, []Share{share}, front, 5*time.Second)
 				s.ChargeFailure(why)
 			}
-			search := func(at time.Time) (ends []Position) {
-				plain, keyedRanges := s.Search(at)
-				return slices.Concat(plain.Ends, keyedRanges.Ends)
+			endsOf := func(ranges []Range) (ends []Position) {
+				for _, r := range ranges {
+					ends = append(ends, r.End)
+				}
+				return ends
+			}
+			// all returns what a search has found: of our flow these jobs, and of the others none.
+			all := func(ranges []Range, jobs ...Position) (found [][]Position) {
+				for _, r := range ranges {
+					if found = append(found, nil); r.Keyed == keyed && r.Flow == flow {
+						found[len(found)-1] = jobs
+					}
+				}
+				return found
 			}
 			for _, why := range []Failure{Unrelated, Refused} {
-				if fail(true, why); begins() != 0 || len(search(now)) != 0 {
+				if fail(true, why); begins() != 0 || len(s.Search(now)) != 0 {
 					t.Fatalf("a failure that says nothing of the cost lets claims begin %v back, want at the first entry", begins())
 				}
 			}
 			if fail(true, TooMuch); begins() != lateCommit {
 				t.Fatalf("after a claim that did not end, the next begins %v back, want %v", begins(), lateCommit)
 			}
-			if ends := search(now); !slices.Contains(ends, s.Front(keyed)) {
-				t.Fatalf("searched ranges end at %v, want where claims begin", ends)
+			ranges := s.Search(now)
+			if !slices.Contains(endsOf(ranges), s.Front(keyed)) {
+				t.Fatalf("searched ranges end at %v, want where claims begin", endsOf(ranges))
 			}
-			if len(search(now)) != 0 {
+			if len(s.Search(now)) != 0 {
 				t.Fatal("a second search begins before the first has ended")
 			}
-			var found []Found
+			var jobs []Position
 			for i := range MaxFound {
-				found = append(found, Found{keyed, flow, Position{now.Add(-time.Hour), outbox.ID{1: byte(i)}}})
+				jobs = append(jobs, Position{now.Add(-time.Hour), outbox.ID{1: byte(i)}})
 			}
-			last := found[MaxFound-1].At
-			s.NoteSearch(found, false, now, 3*time.Second)
-			if !keyed { // claims take what was found, and go on from there
-				if begins() != time.Hour || c.At != found[0].At || c.state != due {
-					t.Errorf("claims begin %v back at %v, want at the first job that was found", begins(), c.At.ID)
-				}
-				for range found {
-					for _, share := range s.Plan(now, roomFor(100), nil).Plain {
-						if share.Tenant.ID != tenant {
-							continue
-						}
-						if share.Quota != 1 || len(share.Cursors) != 1 {
-							t.Errorf("a claim takes %d jobs of %d flows, want one job that was found", share.Quota, len(share.Cursors))
-						}
-						s.Claimed(keyed, []Share{share}, []Leased{{Flow: flow, At: c.At}}, Extent{}, now)
-					}
-				}
-			}
+			last := jobs[MaxFound-1]
+			s.NoteSearch(ranges, all(ranges, jobs...), false, now, 3*time.Second)
 			if c.At != last || c.state != due {
 				t.Errorf("claims of the backlog go on at %v, want at the last job that was found", c.At.ID)
 			}
-			if len(search(now.Add(100*time.Second))) != 0 {
+			if from := c.From(s.AtFront(keyed, now), s.Front(keyed)); from != last || !keyed && !slices.Equal(c.Found(from), jobs[:MaxFound-1]) {
+				t.Errorf("a claim begins at %v, want at the last, and looks at %d places before it", from.ID, len(c.Found(from)))
+			}
+			if !keyed {
+				s.Claimed(false, []Share{share}, []Leased{{Flow: flow, At: jobs[9]}}, Extent{}, now)
+				if n := len(c.Found(last)); n != MaxFound-1-10 || c.At != last || c.state != due {
+					t.Errorf("after a claim of the tenth, %d places are left, want those after it", n)
+				}
+				s.Claimed(false, []Share{share}, nil, Extent{}, now)
+				if len(c.found) != 0 || !c.asks {
+					t.Error("after a claim that got none of them, there are places left, or nobody asks what is after them")
+				}
+			}
+			if len(s.Search(now.Add(100*time.Second))) != 0 {
 				t.Error("a search of three seconds is repeated within 40 times as long")
 			}
 			s.cursors(keyed).add(Flow{Tenant: numbered(9)}, now, outbox.ID{})
-			if ends := search(now.Add(100 * time.Second)); len(ends) != 1 || ends[0] != s.Front(keyed) {
-				t.Errorf("searched ranges end at %v, want only that of a new flow", ends)
+			ranges = s.Search(now.Add(100 * time.Second))
+			if len(ranges) != 1 || ranges[0].End != s.Front(keyed) {
+				t.Errorf("searched ranges end at %v, want only that of a new flow", endsOf(ranges))
 			}
-			s.NoteSearch(nil, false, now.Add(100*time.Second), 30*time.Second)
-			if at := s.nextSearch(s.cursors(keyed)); at != now.Add(130*time.Second) || len(search(at.Add(-1))) != 0 {
+			s.NoteSearch(ranges, [][]Position{nil}, false, now.Add(100*time.Second), 30*time.Second)
+			if at := s.nextSearch(s.cursors(keyed)); at != now.Add(130*time.Second) || len(s.Search(at.Add(-1))) != 0 {
 				t.Errorf("the next search is due %v from now, want after a rest of 30 s", at.Sub(now))
 			}
-			if ends := search(now.Add(131 * time.Second)); !slices.Contains(ends, c.At) {
-				t.Errorf("searched ranges end at %v, want at the cursor", ends)
+			ranges = s.Search(now.Add(131 * time.Second))
+			if !slices.Contains(endsOf(ranges), c.At) {
+				t.Errorf("searched ranges end at %v, want at the cursor", endsOf(ranges))
 			}
-			back := []Found{{keyed, flow, Position{RunAt: now.Add(-2 * time.Hour)}}} // one job has come back
-			s.NoteSearch(back, false, now, 10*time.Minute)
-			if !keyed {
-				urgent := &Cursor{Flow: Flow{tenant, 9}, state: unsure}
-				for quota, want := range map[int]string{1: "0:1", 5: "9:4 0:1"} {
-					var got []string
-					for _, share := range apart(s.Tenant(tenant), []*Cursor{urgent, c}, quota) {
-						got = append(got, fmt.Sprint(share.Cursors[0].Priority, ":", share.Quota))
-					}
-					if strings.Join(got, " ") != want {
-						t.Errorf("a claim of %d takes %v, want %s: the found job must not wait for those that may be due", quota, got, want)
-					}
-				}
-				if p, _ := s.Probe(now); !slices.ContainsFunc(p.Plain, func(s Share) bool { return s.Cursors[0].At == last }) {
-					t.Error("a probe begins at what a search has found of other kinds")
-				}
+			back := Position{RunAt: now.Add(-2 * time.Hour)} // one job has come back
+			s.NoteSearch(ranges, all(ranges, back), false, now, time.Minute)
+			if c.At != last || c.state != due || !keyed && !slices.Equal(c.Found(c.At), []Position{back}) {
+				t.Errorf("a claim begins at %v, and looks at %v; want where it was, and at the job that was found", c.At.ID, c.found)
 			}
-			if fail(true, TooMuch); c.At != last && !keyed { // another process has taken it, and dead entries follow
-				t.Errorf("after a claim of it that did not end, claims go on at %v, want where they were", c.At)
+			if fail(false, TooMuch); begins() != lateCommit || c.searched {
+				t.Errorf("after a claim from the cursor that did not end, the next begins %v back, and nobody searches", begins())
 			}
-			if fail(true, TooMuch); begins() != lateCommit {
-				t.Errorf("after a claim from the cursor that did not end, the next begins %v back", begins())
+			if s.StartFromFront(); begins() != lateCommit {
+				t.Errorf("claims that should begin at the front begin %v back, want where they end in time", begins())
 			}
-			if len(search(now.Add(maxSearchRest))) == 0 {
+			ranges = s.Search(now.Add(maxSearchRest))
+			if len(ranges) == 0 {
 				t.Errorf("no search within %s", maxSearchRest)
 			}
-			if s.NoteSearch(nil, true, now, time.Millisecond); begins() == 0 {
+			if s.NoteSearch(ranges, nil, true, now, time.Millisecond); begins() == 0 {
 				t.Error("a search that failed shows that the dead entries are gone")
 			}
-			search(now.Add(maxSearchRest))
-			if s.NoteSearch(back, false, now, time.Millisecond); begins() != 0 || len(c.back) != 0 {
-				t.Errorf("after a quick search, claims begin %v back, want at the first entry", begins())
+			for s.round.on { // what comes after the range that failed
+				ranges = s.Search(now.Add(maxSearchRest))
+				s.NoteSearch(ranges, all(ranges, back), false, now, time.Millisecond)
 			}
+			if begins() == 0 {
+				t.Error("a round with a failure shows that the dead entries are gone")
+			}
+			ranges = s.Search(now.Add(maxSearchRest))
+			if s.NoteSearch(ranges, all(ranges, jobs...), false, now, time.Millisecond); begins() == 0 {
+				t.Error("a round that has found as many jobs as it may shows that the dead entries are gone")
+			}
+			ranges = s.Search(now.Add(maxSearchRest))
+			s.NoteSearch(ranges, all(ranges, back), false, now, time.Millisecond)
+			if begins() != 0 || len(c.Found(c.From(true, s.Front(keyed)))) != 0 {
+				t.Errorf("after a quick round, claims begin %v back, want at the first entry", begins())
+			}
+		}
+	}
+}
+
+// A round of searches goes on until it has looked at every flow, and a flow whose search fails keeps none waiting.
+func TestARoundLooksAtEveryFlow(t *testing.T) {
+	for _, keyed := range []bool{false, true} {
+		s, now := New(64), time.Now()
+		s.since = pgtype.Timestamptz{Time: now, Valid: true}
+		cs := s.cursors(keyed)
+		for n := range 5 {
+			cs.add(Flow{Tenant: numbered(n + 1)}, now, outbox.ID{})
+		}
+		cs.near = true
+		looked := map[outbox.ID]int{}
+		for range 20 {
+			ranges := s.Search(now)
+			if len(ranges) == 0 {
+				break
+			}
+			n, failed := min(2, len(ranges)), looked[ranges[0].Tenant] == 0 && ranges[0].Tenant == numbered(1)
+			if failed {
+				n = 0
+			}
+			for _, r := range ranges[:max(n, 1)] {
+				looked[r.Tenant]++
+			}
+			s.NoteSearch(ranges, make([][]Position, n), failed, now, time.Second)
+			now = s.searchRests
+		}
+		for n := range 5 {
+			if looked[numbered(n+1)] != 1 {
+				t.Errorf("flow %d was searched %d times in a round, want once", n, looked[numbered(n+1)])
+			}
+		}
+		if s.round.on || !s.searchDue.After(now) || s.nextSearch(cs) != s.searchDue {
+			t.Errorf("the round is on: %t, the next is due %s later", s.round.on, s.searchDue.Sub(now))
+		}
+	}
+}
+
+// A claim of many flows that does not end in time costs none of them its position, but the one that it does not end
+// for by itself.
+func TestTheFlowThatIsTooMuchIsFound(t *testing.T) {
+	for _, keyed := range []bool{false, true} {
+		s, now := New(64), time.Now()
+		s.since = pgtype.Timestamptz{Time: now, Valid: true}
+		cs := s.cursors(keyed)
+		at := Position{RunAt: now.Add(-time.Hour)}
+		for n := range 5 {
+			for _, priority := range []int16{5, 0} {
+				c := cs.add(Flow{numbered(n), priority}, now, outbox.ID{})
+				c.At, c.state = at, due
+			}
+		}
+		culprit := Flow{numbered(3), 0}
+		cs.front.next = now.Add(time.Hour) // claims begin at the cursors
+		failures := 0
+		for range 30 {
+			p := s.Plan(now, roomFor(100), nil)
+			shares := p.Shares(keyed)
+			if slices.ContainsFunc(shares, func(s Share) bool {
+				return slices.ContainsFunc(s.Cursors, func(c *Cursor) bool { return c.Flow == culprit && c.At == at })
+			}) {
+				failures++
+				s.Failed(keyed, shares, false, 5*time.Second)
+				s.ChargeFailure(TooMuch)
+				s.keyedPausedUntil = time.Time{}
+				continue
+			}
+			s.Claimed(keyed, shares, nil, Extent{More: true}, now)
+		}
+		for _, c := range cs.sorted {
+			if (c.At == at) == (c.Flow == culprit) || c.suspect {
+				t.Errorf("%v: at %v, suspect %t", c.Flow, c.At.RunAt, c.suspect)
+			}
+		}
+		if failures != 2 || cs.near {
+			t.Errorf("%d claims have failed, want one of all and one of the culprit; begins near: %t", failures, cs.near)
 		}
 	}
 }

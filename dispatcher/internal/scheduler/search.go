@@ -5,30 +5,61 @@ import (
 	"time"
 )
 
-// maxSearchRest bounds the time from the end of a search to the next one. The search also finds out that the dead
-// entries are gone.
-const maxSearchRest = 5 * time.Minute
+const (
+	// MaxFound is how many jobs of a flow a search finds.
+	MaxFound = 256
+	// maxSearchRest bounds the time from the end of a round of searches to the next one, which also finds out whether
+	// the dead entries are gone.
+	maxSearchRest = 5 * time.Minute
+	// quickRound is how long a round of searches takes at most if claims from the first entry will end in time again.
+	quickRound = time.Second
+)
 
-// quickSearch is how long a search takes at most if claims from the first entry will end in time again.
-const quickSearch = time.Second
+// Range is a part of a flow in which claims do not find due jobs, because they begin later: its entries before End.
+type Range struct {
+	Flow
+	Keyed bool
+	End   Position
+}
 
-// Ranges are the parts of a queue in which claims do not find due jobs, because they begin later: of each flow the
-// entries before a position.
-type Ranges struct {
-	Flows []Flow
-	Ends  []Position
+// searchRound is a look at what is before all cursors of the sets whose claims begin near. One search may not get
+// through all of it.
+type searchRound struct {
+	on   bool
+	took time.Duration
+	more bool // a search has failed, or has found as many jobs of a flow as it may
 }
 
 // Search returns what is to be searched now, and notes that the search is under way: nothing, unless claims from the
-// first entry do not end in time. A flow that none has looked at need not wait until it is time for all of them.
-func (s *Scheduler) Search(now time.Time) (plain, keyed Ranges) {
+// first entry do not end in time. A flow whose position was given up since the last round does not wait for the next.
+// A cursor without a position then begins where its range ends, so that no claim skips what becomes due meanwhile.
+func (s *Scheduler) Search(now time.Time) (ranges []Range) {
 	if s.searching || now.Before(s.searchRests) {
-		return plain, keyed
+		return nil
 	}
-	s.searchingAll = !now.Before(s.searchDue)
-	plain, keyed = s.unreached(false), s.unreached(true)
-	s.searching = len(plain.Flows)+len(keyed.Flows) > 0
-	return plain, keyed
+	begins := !s.round.on && !now.Before(s.searchDue)
+	for _, keyed := range []bool{false, true} {
+		cs, front := s.cursors(keyed), s.Front(keyed)
+		if front.RunAt.IsZero() {
+			continue
+		}
+		for _, c := range cs.sorted {
+			if c.searched && !begins {
+				continue
+			}
+			if c.searched = true; c.At.RunAt.IsZero() {
+				c.At = front
+			}
+			end := front
+			if c.At.Before(front) {
+				end = c.At
+			}
+			ranges = append(ranges, Range{c.Flow, keyed, end})
+		}
+	}
+	s.searching = len(ranges) > 0
+	s.round.on = s.searching && (s.round.on || begins)
+	return ranges
 }
 
 // nextSearch returns when the next search may begin that looks at one of these cursors.
@@ -39,104 +70,72 @@ func (s *Scheduler) nextSearch(cs *cursors) time.Time {
 	return s.searchRests
 }
 
-// unreached returns of each cursor the range before it, or before the front if that is nearer. A cursor without a
-// position then begins where its range ends, so that no claim skips what becomes due meanwhile.
-func (s *Scheduler) unreached(keyed bool) (r Ranges) {
-	cs, front := s.cursors(keyed), s.Front(keyed)
-	if front.RunAt.IsZero() {
-		return r
+// NoteSearch learns from a search that ended now, or failed: what it has found in the first of its ranges. If it
+// failed, it did so in the next one. The caller offers jobs with a key to a claim.
+func (s *Scheduler) NoteSearch(ranges []Range, found [][]Position, failed bool, now time.Time, took time.Duration) {
+	s.searching, s.searchRests = false, now.Add(took)
+	s.round.took += took
+	s.round.more = s.round.more || failed
+	looked := len(found)
+	if failed {
+		looked++
 	}
-	for _, c := range cs.sorted {
-		if s.searchingAll || !c.searched {
-			at := c.goesOn()
-			if at.RunAt.IsZero() {
-				*at = front
-			}
-			end := front
-			if at.Before(front) {
-				end = *at
-			}
-			r.Flows, r.Ends = append(r.Flows, c.Flow), append(r.Ends, end)
-			c.searched = true
-		}
-	}
-	return r
-}
-
-// Found is a due job that a search has found.
-type Found struct {
-	Keyed bool
-	Flow
-	At Position
-}
-
-// MaxFound is how many jobs of a flow a search finds.
-const MaxFound = 256
-
-// NoteSearch learns from a search that ended now, or failed. The caller offers the found jobs with a key to a claim.
-// For those without one, claims go back to the first; if there may be more after the last, they go on from it.
-func (s *Scheduler) NoteSearch(found []Found, failed bool, now time.Time, took time.Duration) {
-	s.searching = false
-	s.searchRests = now.Add(min(took, maxSearchRest))
-	switch {
-	case failed:
-		s.searchDue = now.Add(max(min(4*took, maxSearchRest), time.Second))
-	case s.searchingAll:
-		s.searchDue = now.Add(max(min(RestFactor*took, maxSearchRest), time.Second))
-		if took < quickSearch {
-			for _, cs := range []*cursors{&s.plain, &s.keyed} {
-				if cs.near {
-					cs.near, cs.front, cs.behind = false, budget{}, true
-				}
-			}
-			return // claims from the first entry find the jobs
+	left := false
+	for i, r := range ranges {
+		c := s.cursors(r.Keyed).get(r.Flow)
+		switch {
+		case c == nil: // its cursor was dropped meanwhile
+		case i >= looked:
+			c.searched, left = false, true
+		case i < len(found) && len(found[i]) > 0:
+			c.goBack(found[i], r.Keyed)
+			s.round.more = s.round.more || len(found[i]) == MaxFound
 		}
 	}
-	for len(found) > 0 {
-		f, n := found[0], 1
-		for n < len(found) && found[n].Keyed == f.Keyed && found[n].Flow == f.Flow {
-			n++
-		}
-		if c := s.cursors(f.Keyed).get(f.Flow); c != nil {
-			c.goBack(found[:n])
-		}
-		found = found[n:]
+	if !s.round.on {
+		s.round = searchRound{}
+	} else if !left {
+		s.endRound(now)
 	}
 }
 
-// goBack moves the cursor back to jobs that a search has found, the first ones first. If there may be others after
-// them, claims go on from the last.
-func (c *Cursor) goBack(found []Found) {
+func (s *Scheduler) endRound(now time.Time) {
+	s.searchDue = now.Add(max(min(RestFactor*s.round.took, maxSearchRest), time.Second))
+	if s.round.took < quickRound && !s.round.more {
+		for _, cs := range []*cursors{&s.plain, &s.keyed} {
+			if cs.near {
+				cs.near, cs.front, cs.behind = false, budget{}, true
+			}
+		}
+	}
+	s.round = searchRound{}
+}
+
+// goBack notes the jobs that a search has found before the cursor. If there may be others after them, claims go on from
+// the last.
+func (c *Cursor) goBack(found []Position, keyed bool) {
 	c.state, c.asks = due, false
-	if len(c.back) == 0 {
-		c.ahead = c.At
+	if len(found) == MaxFound {
+		c.At = found[MaxFound-1]
 	}
-	if last := found[len(found)-1]; len(found) == MaxFound {
-		c.ahead = last.At
+	if !keyed { // those with a key are offered
+		c.found = found
 	}
-	if found[0].Keyed { // they are offered
-		c.At, c.ahead = c.ahead, Position{}
-		return
-	}
-	c.back = nil
-	for _, f := range found {
-		c.back = append(c.back, f.At)
-	}
-	c.At = c.back[0]
 }
 
-// apart divides what a claim takes of a tenant's jobs without a key, if a search has moved one of the cursors back: one
-// job from that cursor alone, and the rest from those of higher priority. If there is one place only, these have it
-// while they have due jobs.
-func apart(t *Tenant, cs []*Cursor, quota int) []Share {
-	i := slices.IndexFunc(cs, func(c *Cursor) bool { return len(c.back) > 0 })
-	switch {
-	case i < 0:
-		return []Share{{t, cs, quota}}
-	case i == 0, quota == 1 && !anyDue(cs[:i]):
-		return []Share{{t, cs[i : i+1], 1}}
-	case quota == 1:
-		return []Share{{t, cs[:i], 1}}
+// Found returns the places of jobs that a search has found before the cursor, for a claim that begins at from. A claim
+// looks at each place by itself, because the entries between them may be dead and too many to read.
+func (c *Cursor) Found(from Position) []Position {
+	n, _ := slices.BinarySearchFunc(c.found, from, Position.compare)
+	return c.found[:n]
+}
+
+// passed notes that a claim has come as far as this position: if it has not taken the jobs that a search has found
+// before, they are gone, or locked until another search.
+func (c *Cursor) passed(at Position) {
+	n, is := slices.BinarySearchFunc(c.found, at, Position.compare)
+	if is {
+		n++
 	}
-	return []Share{{t, cs[:i], quota - 1}, {t, cs[i : i+1], 1}}
+	c.found = c.found[n:]
 }
