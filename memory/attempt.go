@@ -103,25 +103,29 @@ func (w *workers) begin(r *record) *attempt {
 	return &attempt{r, ctx, stop, job}
 }
 
-// attempt calls the handler. A handler that ends its goroutine ends this worker; another worker replaces it.
+// attempt calls the handler. A handler or a backoff policy that ends its goroutine ends this worker; another worker
+// replaces it.
 func (w *workers) attempt(a *attempt) {
 	defer a.stop()
 	r := a.record
-	verdict := r.route.policy.Fail(a.job, outcome.ErrExited)
-	returned := false
 	var result any
+	verdict, exits := r.route.policy.Fail(a.job, outcome.ErrExited), true // unless both return
 	defer func() {
-		if !returned {
+		if exits {
 			w.working.Go(w.work)
 		}
 		w.store.settle(r, verdict, result, context.Cause(a.ctx))
 	}()
+	err, returned := outcome.ErrExited, false
+	defer func() {
+		verdict, _ = r.route.policy.Decide(a.job, err, outcome.CauseOf(a.ctx))
+		exits = !returned
+	}()
 	args := r.args // they are dropped only at the end
-	err := outcome.Call(a.ctx, func(ctx context.Context, job *outbox.Claimed) (err error) {
+	err = outcome.Call(a.ctx, func(ctx context.Context, job *outbox.Claimed) (err error) {
 		result, err = r.route.handle(ctx, job, args)
 		return err
 	}, a.job)
-	verdict, _ = r.route.policy.Decide(a.job, err, outcome.CauseOf(a.ctx))
 	returned = true
 }
 

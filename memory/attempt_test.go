@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -116,6 +117,59 @@ func TestAnUnaskedWaitGrowsWithTheOutage(t *testing.T) {
 			t.Errorf("tried %d times in an hour", len(calls))
 		}
 	})
+}
+
+// Code that ends its goroutine decides neither how long the job waits nor why its context has ended.
+func TestAnExitIsAnOutcomeLikeAnyOther(t *testing.T) {
+	t.Parallel()
+	once := func(calls int) error { // ends its goroutine the first time
+		if calls == 1 {
+			runtime.Goexit()
+		}
+		return nil
+	}
+	for name, c := range map[string]struct {
+		do     func(ctx context.Context, calls int) error
+		opts   Options
+		policy dispatcher.BackoffPolicy
+		after  time.Duration // when the job has ended
+		status outbox.Status
+		code   string
+	}{
+		"a handler, with a backoff of the job": {
+			do:    func(_ context.Context, calls int) error { return once(calls) },
+			opts:  Options{MaxAttempts: 2, Backoff: outbox.Backoff{time.Second}},
+			after: 2 * time.Second, status: outbox.Succeeded,
+		},
+		"a handler, with a backoff of the kind": {
+			do:   func(_ context.Context, calls int) error { return once(calls) },
+			opts: Options{MaxAttempts: 2}, policy: dispatcher.Waits(2 * time.Second),
+			after: 3 * time.Second, status: outbox.Succeeded,
+		},
+		"a handler whose time is over": {
+			do:    func(ctx context.Context, _ int) error { <-ctx.Done(); runtime.Goexit(); return nil },
+			opts:  Options{Timeout: time.Second},
+			after: 2 * time.Second, status: outbox.Dead, code: "job_timeout",
+		},
+		"the policy": {
+			do:     func(context.Context, int) error { return errAway },
+			opts:   Options{MaxAttempts: 2},
+			policy: func(*outbox.Claimed, error) time.Duration { runtime.Goexit(); return 0 },
+			after:  2 * time.Minute, status: outbox.Dead, code: "goexit",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				r := start(t, Config{Workers: 1, Backoff: c.policy})
+				calls := 0
+				id := r.submit(do(func(ctx context.Context) error { calls++; return c.do(ctx, calls) }), c.opts)
+				time.Sleep(c.after)
+				r.want(id, c.status, max(c.opts.MaxAttempts, 1), c.code)
+				r.want(r.submit(do(nothing), Options{}), outbox.Succeeded, 1, "") // the worker is there
+			})
+		})
+	}
 }
 
 // A stop does not wait for an outage to end.
