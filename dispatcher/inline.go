@@ -181,12 +181,12 @@ func (i *Inline) settle(ended []*attempt) error {
 // promote moves on the keys that jobs have left, and those in which a claim has blocked jobs.
 func (i *Inline) promote() error {
 	for {
-		names, counts := i.d.promoter.take()
-		if len(names) == 0 {
+		keys := i.d.promoter.take()
+		if len(keys) == 0 {
 			return i.d.promoter.refusal()
 		}
-		if err := i.d.promoter.promote(names, counts); err != nil {
-			return fmt.Errorf("move %d keys on: %w", len(names), err)
+		if err := i.d.promoter.promote(keys); err != nil {
+			return fmt.Errorf("move %d keys on: %w", len(keys), err)
 		}
 	}
 }

@@ -122,8 +122,8 @@ func TestAKeyThatIsRefusedIsLeftAloneForAWhile(t *testing.T) {
 					p.free(keyName{key: name}, slots)
 				}
 			}
-			if names, counts := p.take(); len(names) > 0 {
-				if err := p.promote(names, counts); err != nil {
+			if keys := p.take(); len(keys) > 0 {
+				if err := p.promote(keys); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,10 +45,20 @@ type promoter struct {
 
 // due records what a key gives away, and when.
 type due struct {
-	slots   int32     // that jobs have left; 0 while a look gives them away
+	keyName
+	slots   int32     // that jobs have left, besides those of the look under way
 	times   int       // looks in a row that found something locked
 	again   time.Time // no look begins before
 	refused error     // why the database has refused to move the key on; nil if it has not
+	look    look
+}
+
+// look is the look under way, or the latest one.
+type look struct {
+	slots   int32 // that it may give away
+	given   int32
+	locked  bool // it has passed by the key, or a job of it
+	refused error
 }
 
 // keyName identifies the key by which jobs are ordered and limited.
@@ -94,7 +105,7 @@ func (p *promoter) free(name keyName, slots int32) {
 	p.mu.Lock()
 	k := p.keys[name]
 	if k == nil {
-		k = new(due)
+		k = &due{keyName: name}
 		p.keys[name] = k
 	}
 	k.slots = min(k.slots+slots, engine.MaxKeyActive)
@@ -113,8 +124,8 @@ func (p *promoter) free(name keyName, slots int32) {
 func (p *promoter) run() {
 	var retry backoff.Backoff
 	for stopping := false; ; {
-		names, counts := p.take()
-		if len(names) == 0 {
+		keys := p.take()
+		if len(keys) == 0 {
 			if stopping {
 				return
 			}
@@ -126,7 +137,7 @@ func (p *promoter) run() {
 			}
 			continue
 		}
-		err := p.promote(names, counts)
+		err := p.promote(keys)
 		if err == nil {
 			retry.Reset()
 			continue
@@ -136,8 +147,8 @@ func (p *promoter) run() {
 		if p.phase.isCutOff() { // shutting down: the reaper does it
 			continue
 		}
-		for i, name := range names {
-			p.free(name, counts[i])
+		for _, k := range keys {
+			p.free(k.keyName, k.look.slots)
 		}
 		p.health.rest(p.settling, retry.Next(), err)
 	}
@@ -161,48 +172,50 @@ func (p *promoter) again() <-chan time.Time {
 
 // take returns some of the keys that are due for a look, with all of their slots: once a look gives away enough, no
 // other follows.
-func (p *promoter) take() (names []keyName, counts []int32) {
+func (p *promoter) take() (keys []*due) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	for name, k := range p.keys {
+	for _, k := range p.keys {
 		if k.slots == 0 || now.Before(k.again) {
 			continue
 		}
-		if len(names) == maxBatch/2 {
+		if len(keys) == maxBatch/2 {
 			break
 		}
-		names, counts = append(names, name), append(counts, k.slots)
-		k.slots = 0
+		k.look, k.slots = look{slots: k.slots}, 0
+		keys = append(keys, k)
 	}
-	return names, counts
+	return keys
 }
 
-// looked notes the result of a look: how many slots of which keys it has given away, what was locked, and what the
-// database has refused. The looks at a locked key become rarer each time, since another transaction may lock a job's
-// row for an hour; but a job that leaves the key causes one at once.
-func (p *promoter) looked(names []keyName, counts []int32, given map[keyName]int32, locked map[keyName]bool,
-	refused map[keyName]error,
-) {
+// looked notes the result of a look. The looks at a locked key become rarer each time, since another transaction may
+// lock a job's row for an hour; but a job that leaves the key causes one at once.
+func (p *promoter) looked(keys []*due, rows []sqlgen.PromoteKeysRow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for _, row := range rows {
+		k := p.keys[keyName{row.TenantID.Bytes, row.Queue, row.Key}]
+		if row.ID.Valid {
+			k.look.given++
+		} else {
+			k.look.locked = true
+		}
+	}
 	now := time.Now()
-	for i, name := range names {
-		k := p.keys[name]
-		since := k.slots // that jobs have left during the look
+	for _, k := range keys {
+		since, times := k.slots, k.times // since: that jobs have left during the look
+		k.times, k.again, k.refused = 0, time.Time{}, k.look.refused
 		switch {
-		case refused[name] != nil:
-			*k = due{slots: since + counts[i], again: now.Add(refusedRetry), refused: refused[name]}
-		case locked[name]:
-			again := now.Add(scheduler.LockedPause(k.times))
-			if since > 0 {
-				again = now
+		case k.refused != nil:
+			k.slots, k.again = since+k.look.slots, now.Add(refusedRetry)
+		case k.look.locked:
+			k.slots, k.times = since+max(k.look.slots-k.look.given, 1), times+1
+			if since == 0 {
+				k.again = now.Add(scheduler.LockedPause(times))
 			}
-			*k = due{slots: since + max(counts[i]-given[name], 1), times: k.times + 1, again: again}
-		case since > 0:
-			*k = due{slots: since}
-		default:
-			delete(p.keys, name)
+		case since == 0:
+			delete(p.keys, k.keyName)
 		}
 	}
 }
@@ -222,71 +235,59 @@ func (p *promoter) refusal() error {
 }
 
 // promote moves keys on, and notifies other processes of jobs that this one will not run at once.
-func (p *promoter) promote(names []keyName, counts []int32) error {
-	movable, err := p.find(names)
+func (p *promoter) promote(keys []*due) error {
+	movable, err := p.find(keys)
 	if err != nil {
 		return err
 	}
 	p.health.OK()
-	given, locked, refused := map[keyName]int32{}, map[keyName]bool{}, map[keyName]error{}
+	var rows []sqlgen.PromoteKeysRow
 	if len(movable) > 0 {
-		rows, err := p.move(names, counts, movable, refused)
-		offered := rows[:0]
-		for _, job := range rows {
-			name := keyName{job.TenantID.Bytes, job.Queue, job.Key}
-			if !job.ID.Valid {
-				locked[name] = true
-				continue
-			}
-			given[name]++
-			offered = append(offered, job)
-		}
-		if p.offer(offered) || err != nil { // the move may have been committed: the next look finds nothing to promote
-			p.peers.notify()
-		}
-		if err != nil {
-			return err
-		}
+		rows, err = p.move(movable)
 	}
-	p.looked(names, counts, given, locked, refused)
-	return nil
+	if err == nil {
+		p.looked(keys, rows)
+	}
+	jobs := slices.DeleteFunc(rows, func(row sqlgen.PromoteKeysRow) bool { return !row.ID.Valid })
+	if p.offer(jobs) || err != nil { // the move may have been committed: the next look finds nothing to promote
+		p.peers.notify()
+	}
+	return err
 }
 
-// find returns which of the keys can be moved on, without locking them.
-func (p *promoter) find(names []keyName) (movable []int32, err error) {
-	var look sqlgen.FindMovableKeysParams
-	for i, name := range names {
-		look.Ats = append(look.Ats, int32(i))
-		look.TenantIds = append(look.TenantIds, pgvalue.UUID(name.tenant))
-		look.Queues = append(look.Queues, name.queue)
-		look.Keys = append(look.Keys, name.key)
+// find returns the keys that can be moved on, without locking them.
+func (p *promoter) find(keys []*due) (movable []*due, err error) {
+	var params sqlgen.FindMovableKeysParams
+	for i, k := range keys {
+		params.Ats, params.TenantIds = append(params.Ats, int32(i)), append(params.TenantIds, pgvalue.UUID(k.tenant))
+		params.Queues, params.Keys = append(params.Queues, k.queue), append(params.Keys, k.key)
 	}
 	ctx, cancel := p.boundSettling()
 	defer cancel()
-	return p.db.FindMovableKeys(ctx, look)
+	found, err := p.db.FindMovableKeys(ctx, params)
+	for _, i := range found {
+		movable = append(movable, keys[i])
+	}
+	return movable, err
 }
 
-// move promotes jobs of the keys at the given places. It adds the keys that the database refuses to move on to refused.
-func (p *promoter) move(names []keyName, counts []int32, places []int32,
-	refused map[keyName]error,
-) (promoted []sqlgen.PromoteKeysRow, err error) {
-	err = pgsession.Apart(places, func(part []int32) error {
-		var move sqlgen.PromoteKeysParams
-		for _, i := range part {
-			move.TenantIds, move.Queues = append(move.TenantIds, pgvalue.UUID(names[i].tenant)), append(move.Queues,
-				names[i].queue)
-			move.Keys, move.Counts = append(move.Keys, names[i].key), append(move.Counts, counts[i])
+// move promotes jobs of the keys, and notes which keys the database refuses to move on.
+func (p *promoter) move(keys []*due) (rows []sqlgen.PromoteKeysRow, err error) {
+	err = pgsession.Apart(keys, func(part []*due) error {
+		var params sqlgen.PromoteKeysParams
+		for _, k := range part {
+			params.TenantIds, params.Queues = append(params.TenantIds, pgvalue.UUID(k.tenant)), append(params.Queues, k.queue)
+			params.Keys, params.Counts = append(params.Keys, k.key), append(params.Counts, k.look.slots)
 		}
 		ctx, cancel := p.boundSettling()
 		defer cancel()
-		rows, err := p.db.PromoteKeys(ctx, move)
-		promoted = append(promoted, rows...)
+		some, err := p.db.PromoteKeys(ctx, params)
+		rows = append(rows, some...)
 		return err
-	}, func(i int32, err error) {
-		refused[names[i]] = err
+	}, func(k *due, err error) {
+		k.look.refused = err
 		p.health.Complain(p.handlerContext, "key not moved on: the database refuses it", err,
-			slog.String("tenant_id", names[i].tenant.String()), slog.String("queue", names[i].queue),
-			slog.String("key", names[i].key))
+			slog.String("tenant_id", k.tenant.String()), slog.String("queue", k.queue), slog.String("key", k.key))
 	})
-	return promoted, err
+	return rows, err
 }

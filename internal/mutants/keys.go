@@ -50,7 +50,7 @@ var keys = []Mutant{
 		Name:      "a promotion that does not come back for what was locked",
 		Breaks:    "a job whose row a claim had locked when its slot became free waits for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.promoter.promote", `locked[name] = true`, `locked[name] = false`}},
+		Edits:     []Edit{{"dispatcher.promoter.looked", `k.look.locked = true`, `k.look.locked = false`}},
 		Checks:    []Check{test("dispatcher", "TestAPromotionComesBackForWhatIsLocked/plain", "jobs succeed")},
 	},
 	{
