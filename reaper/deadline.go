@@ -189,7 +189,11 @@ func (e *deadlineExpirer) close(ctx context.Context,
 	if err != nil {
 		return row, took, err
 	}
-	e.promoter.moveOn(ctx, keys{tenants: row.TenantIds, queues: row.Queues, names: row.Keys})
+	freed := map[keyName]bool{}
+	for i, key := range row.Keys {
+		freed[keyName{row.TenantIds[i], row.Queues[i], key}] = true
+	}
+	e.promoter.moveOn(ctx, freed)
 	if row.Closed > 0 {
 		e.seen = time.Now()
 		e.metrics.late.Add(float64(row.Closed))

@@ -158,7 +158,13 @@ func (e *expirer) take(ctx context.Context,
 	}
 	taken := slices.DeleteFunc(slices.Clone(rows), func(row sqlgen.ExpireLeasesRow) bool { return !isTaken(row) })
 	e.report(ctx, taken)
-	e.promoter.lapsed(ctx, taken)
+	freed := map[keyName]bool{}
+	for _, row := range taken {
+		if row.Key != "" {
+			freed[keyName{row.TenantID, row.Queue, row.Key}] = true
+		}
+	}
+	e.promoter.moveOn(ctx, freed)
 	return rows, now, took, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -25,28 +26,21 @@ const (
 	// sweepPatience is after how long the sweep looks again at a key that it found stuck: usually the process that
 	// freed a slot is about to promote the next job.
 	sweepPatience = 250 * time.Millisecond
-	everySlot     = engine.MaxKeyActive
 )
-
-// keys names some keys, as the statements take them.
-type keys struct {
-	tenants       []pgtype.UUID
-	queues, names []string
-	counts        []int32
-}
-
-func (k *keys) add(tenant pgtype.UUID, queue, name string, count int32) {
-	k.tenants, k.queues, k.names, k.counts = append(k.tenants, tenant), append(k.queues, queue), append(k.names, name),
-		append(k.counts, count)
-}
 
 // keyName names a key.
 type keyName struct {
-	tenant      pgtype.UUID
-	queue, name string
+	tenant     pgtype.UUID
+	queue, key string
 }
 
-func (k *keys) name(i int) keyName { return keyName{k.tenants[i], k.queues[i], k.names[i]} }
+// columns returns the names as the statements take them.
+func columns(names []keyName) (tenants []pgtype.UUID, queues, keys []string) {
+	for _, name := range names {
+		tenants, queues, keys = append(tenants, name.tenant), append(queues, name.queue), append(keys, name.key)
+	}
+	return tenants, queues, keys
+}
 
 // A sweeper moves on the keys that no other process moves on.
 type sweeper struct {
@@ -75,7 +69,7 @@ func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 	if !s.keyed.Load() { // an idle process queries nothing
 		return backoff.Jitter(sweepInterval), nil
 	}
-	var stuck, idle keys
+	var stuck, idle []keyName
 	started, waits, more := time.Now(), map[uint64]bool{}, false
 	page := sqlgen.SweepKeysParams{AfterTenantID: pgtype.UUID{Valid: true}, MaxKeys: s.keysPage}
 	for {
@@ -84,14 +78,14 @@ func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 		for _, row := range rows {
-			switch {
+			switch key := (keyName{row.TenantID, row.Queue, row.Key}); {
 			case row.Stuck:
-				stuck.add(row.TenantID, row.Queue, row.Key, everySlot)
+				stuck = append(stuck, key)
 			case row.Waits:
-				name := maphash.Comparable(s.seed, keyName{row.TenantID, row.Queue, row.Key})
+				name := maphash.Comparable(s.seed, key)
 				waits[name], more = true, more || !s.waits[name]
 			case row.Idle:
-				idle.add(row.TenantID, row.Queue, row.Key, 0)
+				idle = append(idle, key)
 			}
 		}
 		if len(rows) < int(s.keysPage) {
@@ -106,12 +100,10 @@ func (s *sweeper) sweep(ctx context.Context) (time.Duration, error) {
 		_ = s.db.Notify(bound, []string{engine.Channel}) // a hint
 		cancel()
 	}
-	if len(idle.names) > 0 {
-		if err := s.forget(ctx, idle); err != nil {
-			return 0, err
-		}
+	if err := s.forget(ctx, idle); err != nil {
+		return 0, err
 	}
-	if len(stuck.names) > 0 {
+	if len(stuck) > 0 {
 		_ = backoff.Sleep(ctx, sweepPatience)
 		n, err := s.promoter.promote(ctx, stuck, true)
 		if err != nil {
@@ -132,19 +124,16 @@ func (s *sweeper) page(ctx context.Context, page sqlgen.SweepKeysParams) ([]sqlg
 	return rows, nil
 }
 
-func (s *sweeper) forget(ctx context.Context, k keys) error {
-	for len(k.names) > 0 {
-		n := min(len(k.names), sweepPage)
+func (s *sweeper) forget(ctx context.Context, idle []keyName) error {
+	for page := range slices.Chunk(idle, sweepPage) {
+		var params sqlgen.ForgetKeysParams
+		params.TenantIds, params.Queues, params.Keys = columns(page)
 		bound, cancel := context.WithTimeout(ctx, statementTimeout)
-		_, err := s.db.ForgetKeys(bound, sqlgen.ForgetKeysParams{
-			TenantIds: k.tenants[:n], Queues: k.queues[:n],
-			Keys: k.names[:n],
-		})
+		_, err := s.db.ForgetKeys(bound, params)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("forget keys without jobs: %w", err)
 		}
-		k.tenants, k.queues, k.names = k.tenants[n:], k.queues[n:], k.names[n:]
 	}
 	return nil
 }
@@ -160,19 +149,19 @@ type promoter struct {
 
 // promote moves keys on, wakes the dispatchers for the jobs that it promoted, and returns how many those were. Keys
 // that the database refuses to move on are left alone for a while and delay no others.
-func (p *promoter) promote(ctx context.Context, k keys, patient bool) (promoted int, err error) {
+func (p *promoter) promote(ctx context.Context, names []keyName, patient bool) (promoted int, err error) {
 	var tally refusals
-	for page := range slices.Chunk(p.notSkipped(k), sweepPage) {
-		err = pgsession.Apart(page, func(part []int) error {
-			n, err := p.some(ctx, k, part, patient)
+	for page := range slices.Chunk(p.notSkipped(names), sweepPage) {
+		err = pgsession.Apart(page, func(part []keyName) error {
+			n, err := p.some(ctx, part, patient)
 			promoted += n
 			return err
-		}, func(i int, err error) {
+		}, func(name keyName, err error) {
 			p.mu.Lock()
-			p.skipped.add(k.name(i))
+			p.skipped.add(name)
 			p.mu.Unlock()
-			tally.add(err, slog.String("tenant_id", k.tenants[i].String()), slog.String("queue", k.queues[i]),
-				slog.String("key", k.names[i]))
+			tally.add(err, slog.String("tenant_id", name.tenant.String()), slog.String("queue", name.queue),
+				slog.String("key", name.key))
 		})
 		if err != nil {
 			err = fmt.Errorf("move keys on: %w", err)
@@ -183,26 +172,23 @@ func (p *promoter) promote(ctx context.Context, k keys, patient bool) (promoted 
 	return promoted, err
 }
 
-// notSkipped returns the indexes of the keys that are not left alone now.
-func (p *promoter) notSkipped(k keys) (at []int) {
+// notSkipped returns the keys that are not left alone now.
+func (p *promoter) notSkipped(names []keyName) []keyName {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.skipped.forget(time.Now())
-	for i := range k.names {
-		if _, alone := p.skipped[k.name(i)]; !alone {
-			at = append(at, i)
-		}
-	}
-	return at
+	return slices.DeleteFunc(slices.Clone(names), func(name keyName) bool {
+		_, alone := p.skipped[name]
+		return alone
+	})
 }
 
-// some executes one statement, on some of the keys.
-func (p *promoter) some(ctx context.Context, k keys, at []int, patient bool) (promoted int, err error) {
-	move := sqlgen.PromoteKeysParams{Patient: patient}
-	for _, i := range at {
-		move.TenantIds, move.Queues = append(move.TenantIds, k.tenants[i]), append(move.Queues, k.queues[i])
-		move.Keys, move.Counts = append(move.Keys, k.names[i]), append(move.Counts, k.counts[i])
+// some executes one statement, on some of the keys. It gives away all of their slots that are free.
+func (p *promoter) some(ctx context.Context, names []keyName, patient bool) (promoted int, err error) {
+	move := sqlgen.PromoteKeysParams{
+		Counts: slices.Repeat([]int32{engine.MaxKeyActive}, len(names)), Patient: patient,
 	}
+	move.TenantIds, move.Queues, move.Keys = columns(names)
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	rows, err := p.db.PromoteKeys(bound, move)
@@ -214,52 +200,30 @@ func (p *promoter) some(ctx context.Context, k keys, at []int, patient bool) (pr
 	return len(rows), err
 }
 
-// moveOn promotes jobs that waited behind expired ones. An expired job that waited had no slot, but may have been the
-// head of its line, or promoted and not yet claimed. Most were neither, so the statement looks before it locks, like
-// the promoter of a dispatcher. If moveOn fails, the sweep does the work.
-func (p *promoter) moveOn(ctx context.Context, freed keys) {
-	if len(freed.names) == 0 {
+// moveOn promotes the jobs behind those whose leases have lapsed or whose deadlines have come. An expired job that
+// waited had no slot, but may have been the head of its line, or promoted and not yet claimed. Most were neither, so
+// moveOn looks before it locks, like the promoter of a dispatcher. If it fails, the sweep does the work.
+func (p *promoter) moveOn(ctx context.Context, freed map[keyName]bool) {
+	if len(freed) == 0 {
 		return
 	}
-	look := sqlgen.FindMovableKeysParams{TenantIds: freed.tenants, Queues: freed.queues, Keys: freed.names}
-	for i := range freed.names {
+	names := slices.Collect(maps.Keys(freed))
+	var look sqlgen.FindMovableKeysParams
+	look.TenantIds, look.Queues, look.Keys = columns(names)
+	for i := range names {
 		look.Ats = append(look.Ats, int32(i))
 	}
 	bound, cancel := context.WithTimeout(ctx, statementTimeout)
 	found, err := p.db.FindMovableKeys(bound, look)
 	cancel()
-	var movable keys
+	var movable []keyName
 	for _, i := range found {
-		movable.add(freed.tenants[i], freed.queues[i], freed.names[i], everySlot)
+		movable = append(movable, names[i])
 	}
 	if err == nil {
 		_, err = p.promote(ctx, movable, false)
 	}
 	if err != nil && ctx.Err() == nil {
-		p.log.LogAttrs(ctx, slog.LevelWarn, "keys of expired jobs not moved on", slog.Any("err", err))
-	}
-}
-
-// lapsed gives the slots of lapsed leases to the next jobs of their keys. If it fails, the sweep does the work.
-func (p *promoter) lapsed(ctx context.Context, rows []sqlgen.ExpireLeasesRow) {
-	var freed keys
-	at := map[keyName]int{} // each key is listed once
-	for _, row := range rows {
-		if row.Key == "" {
-			continue
-		}
-		name := keyName{row.TenantID, row.Queue, row.Key}
-		if i, known := at[name]; known {
-			freed.counts[i]++
-			continue
-		}
-		at[name] = len(freed.names)
-		freed.add(row.TenantID, row.Queue, row.Key, 1)
-	}
-	if len(freed.names) == 0 {
-		return
-	}
-	if _, err := p.promote(ctx, freed, false); err != nil && ctx.Err() == nil {
-		p.log.LogAttrs(ctx, slog.LevelWarn, "keys of lapsed leases not moved on", slog.Any("err", err))
+		p.log.LogAttrs(ctx, slog.LevelWarn, "keys that jobs have left not moved on", slog.Any("err", err))
 	}
 }

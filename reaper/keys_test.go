@@ -411,8 +411,7 @@ func TestAPromotionLocksNoMoreThanItPromotes(t *testing.T) {
 	}
 	// The updates have locked what they changed.
 	stored := query[int64](t, db, `SELECT pg_current_xact_id()::text::bigint`)
-	var hot keys
-	hot.add(mustUUID(outbox.RootTenant), "default", "k", everySlot)
+	hot := []keyName{{mustUUID(outbox.RootTenant), "default", "k"}}
 	if n, err := r.sweeper.promoter.promote(t.Context(), hot, false); err != nil || n != 2 {
 		t.Errorf("promoted %d, %v; want the two for which there are slots", n, err)
 	}

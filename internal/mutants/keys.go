@@ -157,7 +157,7 @@ var keys = []Mutant{
 		Name:      "an expired job that moves no key on",
 		Breaks:    "the job behind one whose deadline came waits for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"reaper.deadlineExpirer.close", `	e.promoter.moveOn(ctx, keys{tenants: row.TenantIds, queues: row.Queues, names: row.Keys})`, ``}},
+		Edits:     []Edit{{"reaper.deadlineExpirer.close", `e.promoter.moveOn(ctx, freed)`, ``}},
 		Checks:    []Check{test("reaper", "TestAnExpiredJobMovesItsKeyOn", "want pending")},
 	},
 	{
