@@ -235,7 +235,7 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 			c.capacity.inHand.Add(-1) // its batch will take a slot
 			c.batches.gather(a)
 		default:
-			c.workers.buffer.put(a, a.tenant.InHand.Load() <= scheduler.Sparse && !a.tenant.HasMore() &&
+			c.workers.buffer.put(a, a.tenant.InHand.Load() <= scheduler.Sparse && !a.tenant.HasMore &&
 				c.sched.Several())
 		}
 	}

@@ -12,12 +12,6 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// failExited records that the program's code ended the goroutine of an attempt.
-func failExited(a *attempt) {
-	a.err = outcome.ErrExited
-	a.outcome = a.route.config.policy().Fail(a.job, a.err)
-}
-
 // carryOut runs the attempt, or the attempts of its batch, and calls onDone when their outcomes are decided. took is
 // how long the handler ran, or notCalled. If a handler calls runtime.Goexit, as t.FailNow does, this goroutine ends:
 // then done is false, and carryOut does not return.
@@ -28,8 +22,8 @@ func carryOut(p *common, a *attempt, onDone func(took time.Duration, done bool))
 			took = time.Since(started)
 			for _, one := range a.together() {
 				if one.outcome.Status == "" { // a hook or a backoff policy ended the goroutine
-					failExited(one)
-					one.took = took
+					one.err, one.took = outcome.ErrExited, took
+					one.outcome = one.route.config.policy().Fail(one.job, one.err)
 				}
 			}
 		}

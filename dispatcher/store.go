@@ -196,7 +196,11 @@ func unfinishedParams(worker string, batch []*attempt) sqlgen.SettleUnfinishedPa
 		o := a.outcome
 		p.Statuses = append(p.Statuses, string(o.Status))
 		p.Delays = append(p.Delays, pgtype.Interval{Microseconds: o.Delay.Microseconds(), Valid: !o.KeepDue})
-		p.Fingerprints = append(p.Fingerprints, fingerprintOf(a))
+		mark := ""
+		if o.Status == outbox.Failed || o.Status == outbox.Dead { // it waits for an operator
+			mark = failureMark(a)
+		}
+		p.Fingerprints = append(p.Fingerprints, mark)
 	}
 	return p
 }
@@ -207,14 +211,6 @@ func errorsOf(batch []*attempt) (codes, messages, stacks []string) {
 			append(stacks, a.outcome.Stack)
 	}
 	return codes, messages, stacks
-}
-
-// fingerprintOf returns the fingerprint of a failure that waits for an operator, or "" for other outcomes.
-func fingerprintOf(a *attempt) string {
-	if a.outcome.Status != outbox.Failed && a.outcome.Status != outbox.Dead {
-		return ""
-	}
-	return failureMark(a)
 }
 
 // storeUnavailable stores outages. The database knows how long each outage has lasted, and returns the new status of

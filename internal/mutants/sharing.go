@@ -36,7 +36,7 @@ var sharing = []Mutant{
 		Name:      "one that has many counts as one that holds few",
 		Breaks:    "a tenant with a backlog is claimed for though there is no room, as long as few of its jobs are in hand",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher/internal/scheduler.divideExpress", `if !c.more {`, `if true {`}},
+		Edits:     []Edit{{"dispatcher/internal/scheduler.divideExpress", `if !c.HasMore {`, `if true {`}},
 		Checks:    []Check{test("dispatcher/internal/scheduler", "TestReserveAndExpress", "one that has many more is claimed for")},
 	},
 	{
@@ -74,7 +74,7 @@ var sharing = []Mutant{
 		Name:      "nobody has many",
 		Breaks:    "a tenant with a backlog is claimed for though there is no room, because no claim learns that it has more",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Claimed", `share.Tenant.more = left <= 0`, `share.Tenant.more = false`}},
+		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Claimed", `share.Tenant.HasMore = left <= 0`, `share.Tenant.HasMore = false`}},
 		Checks:    []Check{test("dispatcher/internal/scheduler", "TestReserveAndExpress", "one that has many more is claimed for")},
 	},
 	{

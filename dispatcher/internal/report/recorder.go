@@ -96,10 +96,6 @@ func (r *Recorder) Stop() {
 	r.lookAgain()
 }
 
-func (r *Recorder) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, r.Timeout)
-}
-
 func (r *Recorder) add(a *Reports, urgent bool) {
 	r.mu.Lock()
 	r.dirty[a] = struct{}{}
@@ -344,7 +340,7 @@ func (r *Recorder) read(ctx context.Context, query func(context.Context, Stateme
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		bound, cancel := r.bounded(ctx)
+		bound, cancel := context.WithTimeout(ctx, r.Timeout)
 		err := query(bound, r.DB)
 		cancel()
 		<-r.reading

@@ -19,9 +19,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Scheduler decides what the next claim of a queue asks for, and how long the queue may sleep. It has two sets of
-// cursors, one for jobs without a key and one for jobs with a key, each with a cursor for every tenant and priority in
-// use. It uses no database and starts no goroutines; only the claim loop uses it.
+// Scheduler has two sets of cursors, one for jobs without a key and one for jobs with a key, each with a cursor for
+// every tenant and priority in use. Only the claim loop uses it.
 //
 // The scheduler divides room among the tenants with due jobs, in rotation and as evenly as possible. It asks for one
 // job of a tenant that may have due jobs. While several tenants use the queue, no tenant may hold all of its workers,
@@ -66,12 +65,9 @@ type Tenant struct {
 	ID        outbox.ID
 	InHand    atomic.Int64 // jobs claimed and not finished, except those of batches and those that a commit claimed
 	used      time.Time    // when one of its jobs was claimed last
-	more      bool         // the last claim for more than a few jobs used up its quota
+	HasMore   bool         // the last claim for more than a few jobs used up its quota: it has no express jobs
 	keyedTurn bool         // whether its jobs with a key get the next single place, or the others
 }
-
-// HasMore reports whether the tenant has more due jobs than a tenant that holds few may have.
-func (t *Tenant) HasMore() bool { return t.more }
 
 const (
 	keyedPause = 20 * time.Millisecond
@@ -323,7 +319,7 @@ func divide(all []claimant, room, limit int) {
 // may have some.
 func divideExpress(all []claimant, room int) {
 	give := func(c *claimant, most int) {
-		if !c.more {
+		if !c.HasMore {
 			c.quota = max(min(most, Sparse-int(c.InHand.Load()), room), 0)
 			room -= c.quota
 		}
@@ -436,7 +432,7 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 			share.Tenant.used = now
 		}
 		if left > 0 || share.Quota >= Sparse { // else it took all of a small quota, and may have had no more
-			share.Tenant.more = left <= 0
+			share.Tenant.HasMore = left <= 0
 		}
 	}
 }
