@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -115,10 +114,7 @@ func (d *Dispatcher) composeParts(conn outbox.DB, extending extendStatement) {
 	})
 	d.leases = newLeases(p, d.db, extending)
 	d.promoter = newPromoter(p, d.db, d.peers, d.offer)
-	followed := func(ctx context.Context, jobs []engine.Success) ([]pgtype.UUID, error) {
-		return engine.SettleSucceeded(ctx, conn, jobs, false)
-	}
-	statements := &store{common: p, db: d.db, followed: followed, pokeAll: d.pokeAll, peers: d.peers}
+	statements := &store{common: p, db: d.db, conn: conn, pokeAll: d.pokeAll, peers: d.peers}
 	d.settler = newSettler(p, statements, newReporter(p, d.db, d.waiters, d.peers), d.leases, d.promoter)
 }
 

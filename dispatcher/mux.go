@@ -146,16 +146,7 @@ func HandleResult[T outbox.ResultArgs[R], R any](m *Mux,
 
 // HandleRaw registers a handler that reads the payload's bytes. It panics as [Handle] does.
 func (m *Mux) HandleRaw(kind string, handler Handler, config ...KindConfig) {
-	var err error
-	if fault := engine.NameFault(kind); fault != "" {
-		err = invalid.Field("kind", "%s", fault)
-	}
-	if _, taken := m.routes[kind]; taken {
-		err = invalid.Field("kind", "is %q, which has a handler already", kind)
-	}
-	if now, renamed := m.renamed[kind]; renamed {
-		err = invalid.Field("kind", "is %q, which is a former name of %q", kind, now)
-	}
+	err := m.checkNew("kind", kind)
 	if len(config) > 1 {
 		err = errors.Join(err, invalid.Field("config", "was given %d times for the kind %q, want once at most",
 			len(config), kind))
@@ -182,15 +173,7 @@ func (m *Mux) HandleRaw(kind string, handler Handler, config ...KindConfig) {
 // valid name. [New] returns an [*outbox.InvalidError] if the kind has no handler.
 func (m *Mux) Alias(kind string, former ...string) {
 	for _, name := range former {
-		var err error
-		if fault := engine.NameFault(name); fault != "" {
-			err = invalid.Field("former", "%s", fault)
-		} else if _, taken := m.routes[name]; taken {
-			err = invalid.Field("former", "is %q, which has a handler of its own", name)
-		} else if _, taken := m.renamed[name]; taken {
-			err = invalid.Field("former", "is %q, which is an alias already", name)
-		}
-		if err != nil {
+		if err := m.checkNew("former", name); err != nil {
 			panic(fmt.Errorf("dispatcher: %w", err))
 		}
 		if m.renamed == nil {
@@ -198,6 +181,20 @@ func (m *Mux) Alias(kind string, former ...string) {
 		}
 		m.renamed[name] = kind
 	}
+}
+
+// checkNew returns an error if the name is no name of a kind, or has a meaning already. field is for the error.
+func (m *Mux) checkNew(field, name string) error {
+	if fault := engine.NameFault(name); fault != "" {
+		return invalid.Field(field, "%s", fault)
+	}
+	if _, taken := m.routes[name]; taken {
+		return invalid.Field(field, "is %q, which has a handler already", name)
+	}
+	if kind, taken := m.renamed[name]; taken {
+		return invalid.Field(field, "is %q, which is a former name of %q", name, kind)
+	}
+	return nil
 }
 
 // names maps each kind with a handler, and each of its former names, to the kind whose handler it uses. It includes the

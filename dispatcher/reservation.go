@@ -164,8 +164,5 @@ func (r *reserved) release(unanswered bool) {
 	if unanswered {
 		r.orphansUntil = time.Now().Add(uncertainFor)
 	}
-	r.capacity.inHand.Add(-1)
-	if r.capacity.waitsForRoom.CompareAndSwap(true, false) {
-		r.capacity.roomMade()
-	}
+	r.capacity.finished(notCalled)
 }

@@ -21,13 +21,13 @@ import (
 // cancelled, has reached its deadline, or has lost its lease.
 type store struct {
 	*common
-	db       settleStatements
-	followed func(context.Context, []engine.Success) ([]pgtype.UUID, error) // stores successes with their follow-ups
-	pokeAll  func()                                                         // makes all queues of this process look
-	peers    *notifier
+	db      settleStatements
+	conn    outbox.DB // for successes with their follow-ups
+	pokeAll func()    // makes all queues of this process look
+	peers   *notifier
 }
 
-// settleStatements lists the statements of a store, except outbox.SettleSucceeded.
+// settleStatements lists the statements of a store, except [engine.SettleSucceeded].
 type settleStatements interface {
 	SettleInPlace(context.Context, sqlgen.SettleInPlaceParams) ([]pgtype.UUID, error)
 	SettleSucceeded(context.Context, sqlgen.SettleSucceededParams) ([]pgtype.UUID, error)
@@ -170,7 +170,7 @@ func (s *store) storeFollowed(ctx context.Context, batch []*attempt) error {
 			FollowUps: engine.InternalOf(a.job).FollowUps.Rows(),
 		}
 	}
-	stored, err := s.followed(ctx, jobs)
+	stored, err := engine.SettleSucceeded(ctx, s.conn, jobs, false)
 	if err != nil {
 		return err
 	}
