@@ -178,7 +178,7 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 // claimNext claims what the plan asks for, or what the queue's limits leave of it. It returns how many jobs it got and,
 // if a limit or a pause kept it from taking more, how long to rest unless something wakes the queue.
 func (l *loop) claimNext(ctx context.Context, plan scheduler.Plan) (n int, rest time.Duration, err error) {
-	within, err := l.limiter.look(ctx, l.places().Room)
+	within, err := l.limiter.look(ctx, min(l.places().Room, l.nextClaimMost))
 	switch {
 	case err != nil:
 		return 0, 0, err
@@ -224,12 +224,7 @@ func (l *loop) planFor(most int) scheduler.Plan {
 	return made
 }
 
-// places returns how many jobs the next claim may ask for.
-func (l *loop) places() scheduler.Places {
-	p := l.capacity.places(l.workers.buffer.expressWaiting())
-	p.Room = min(p.Room, l.nextClaimMost)
-	return p
-}
+func (l *loop) places() scheduler.Places { return l.capacity.places(l.workers.buffer.expressWaiting()) }
 
 // probeKinds claims a job of each kind whose probe is due.
 func (l *loop) probeKinds(ctx context.Context) error {
