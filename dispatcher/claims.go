@@ -162,6 +162,14 @@ func pgTime(at time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: at, Valid: true}
 }
 
+func pgFlows(flows []scheduler.Flow) ([]pgtype.UUID, []int16) {
+	tenants, priorities := make([]pgtype.UUID, len(flows)), make([]int16, len(flows))
+	for i, f := range flows {
+		tenants[i], priorities[i] = pgvalue.UUID(f.Tenant), f.Priority
+	}
+	return tenants, priorities
+}
+
 // read reads the jobs of a claim. When jobs have become far larger than the last ones, read drops the payloads of those
 // past the bound, whichever they are, and marks them as returned. It keeps the first job, however large, because
 // otherwise no process would ever run it.

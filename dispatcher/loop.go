@@ -207,7 +207,7 @@ func (l *loop) pollAfter(now time.Time) time.Duration {
 
 // plan returns what the next claim asks for.
 func (l *loop) plan() scheduler.Plan {
-	p := l.planFor(l.nextClaimMost)
+	p := l.planFor(maxBatch)
 	if len(p.Kinds) == 0 {
 		return scheduler.Plan{}
 	}
@@ -272,12 +272,13 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 	s, started := l.sched, time.Now()
 	search := s.ShouldSearch(started)
 	p := sqlgen.SurveyQueueParams{Queue: l.queue, Since: s.LastSurveyAt(), MaxNew: scheduler.MaxNewFlows}
-	tenants, priorities := s.Known(false)
-	keyedTenants, keyedPriorities := s.Known(true)
-	p.TenantIds, p.Priorities, p.KeyedTenantIds, p.KeyedPriorities = pgIDs(tenants), priorities, pgIDs(keyedTenants),
-		keyedPriorities
-	if asked, priorities, from := s.Asked(); len(asked) > 0 {
-		p.AskedTenantIds, p.AskedPriorities, p.AskedFrom = pgIDs(asked), priorities, pgTimes(from)
+	p.TenantIds, p.Priorities = pgFlows(s.Known(false))
+	p.KeyedTenantIds, p.KeyedPriorities = pgFlows(s.Known(true))
+	if asked, from := s.Asked(); len(asked) > 0 {
+		p.AskedTenantIds, p.AskedPriorities = pgFlows(asked)
+		for _, at := range from {
+			p.AskedFrom = append(p.AskedFrom, pgTime(at))
+		}
 		p.Kinds = l.workers.outages.claimable()
 	}
 	if search {
@@ -328,14 +329,6 @@ func pgIDs(ids []outbox.ID) []pgtype.UUID {
 	all := make([]pgtype.UUID, len(ids))
 	for i, id := range ids {
 		all[i] = pgvalue.UUID(id)
-	}
-	return all
-}
-
-func pgTimes(times []time.Time) []pgtype.Timestamptz {
-	all := make([]pgtype.Timestamptz, len(times))
-	for i, at := range times {
-		all[i] = pgTime(at)
 	}
 	return all
 }

@@ -117,5 +117,3 @@ func (m *metrics) forKind(kind, worker string) *kindMetrics {
 	}
 	return k
 }
-
-func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

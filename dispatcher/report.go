@@ -174,7 +174,7 @@ func (r *reporter) reportStored(a *attempt) {
 	if completed := a.route.counts.completed[a.outcome.Status]; completed != nil {
 		completed.Inc()
 	}
-	duration := slog.Float64("duration_ms", milliseconds(a.took))
+	duration := slog.Float64("duration_ms", float64(a.took.Microseconds())/1000)
 	switch a.outcome.Status {
 	case outbox.Succeeded:
 		if r.logJobs == LogAll && r.log.Enabled(a.traced, slog.LevelInfo) {

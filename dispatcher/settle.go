@@ -274,7 +274,8 @@ func (s *settler) storeLater(a *attempt) {
 			err := s.storeRefusedAgain(a)
 			<-s.turn
 			if err == nil {
-				a.waker.refusedLess()
+				a.waker.refused.Add(-1)
+				a.waker.roomMade()
 				return
 			}
 			if s.afterJobs.Err() != nil && pgsession.RefusesTheRow(err) && !pgsession.IsLockedOut(err) {

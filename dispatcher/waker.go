@@ -30,12 +30,6 @@ func (w *waker) roomMade() {
 	}
 }
 
-// refusedLess notes that a refused outcome is stored.
-func (w *waker) refusedLess() {
-	w.refused.Add(-1)
-	w.roomMade()
-}
-
 // jobEnded makes a queue that is at one of its limits look again, because there is room.
 func (w *waker) jobEnded() {
 	if w.atLimit.Load() {

@@ -375,12 +375,12 @@ func TestASurveyThatHasFailedAsksNoMore(t *testing.T) {
 	c.state = due
 	p := s.Plan(now, roomFor(100), nil)
 	s.Claimed(false, p.Plain, got(p.Plain, 0), Extent{Front: true}, now)
-	if tenants, _, _ := s.Asked(); len(tenants) != 1 {
-		t.Fatalf("the next survey asks about %v, want the root tenant", tenants)
+	if flows, _ := s.Asked(); len(flows) != 1 {
+		t.Fatalf("the next survey asks about %v, want the root tenant", flows)
 	}
 	s.SurveyFailed(false, time.Second)
-	if tenants, _, _ := s.Asked(); len(tenants) != 0 {
-		t.Errorf("the survey after it asks about %v again", tenants)
+	if flows, _ := s.Asked(); len(flows) != 0 {
+		t.Errorf("the survey after it asks about %v again", flows)
 	}
 }
 
@@ -402,13 +402,13 @@ func TestWhatMayBeLockedIsAskedFor(t *testing.T) {
 				t.Fatalf("the plan has %d shares, want one", len(p.Plain))
 			}
 			s.Claimed(false, p.Plain, got(p.Plain, each), Extent{Front: true}, now)
-			if tenants, _, from := s.Asked(); len(tenants) != 1 || tenants[0] != tenant || !from[0].IsZero() || !s.SurveyDue(now) {
-				t.Fatalf("the next survey asks about %v, from %v; want %v, from the first entry", tenants, from, tenant)
+			if flows, from := s.Asked(); len(flows) != 1 || flows[0].Tenant != tenant || !from[0].IsZero() || !s.SurveyDue(now) {
+				t.Fatalf("the next survey asks about %v, from %v; want %v, from the first entry", flows, from, tenant)
 			}
 		}
 		survey := func(rows ...SurveyRow) {
 			s.NoteSurvey(rows, pgtype.Timestamptz{Time: now, Valid: true}, true, now, now)
-			if tenants, _, _ := s.Asked(); len(tenants) > 0 {
+			if flows, _ := s.Asked(); len(flows) > 0 {
 				t.Fatal("the flow is asked about for ever")
 			}
 		}

@@ -11,8 +11,8 @@ const (
 	// maxSearchRest bounds the time from the end of a round of searches to the next one, which also finds out whether
 	// the dead entries are gone.
 	maxSearchRest = 5 * time.Minute
-	// quickRound is how long a round of searches takes at most if claims from the first entry will end in time again.
-	quickRound = time.Second
+	// minSearchRest is the least of it. If a round takes less, claims from the first entry will end in time again.
+	minSearchRest = time.Second
 )
 
 // Range is a part of a flow in which claims do not find due jobs, because they begin later: its entries before End.
@@ -100,8 +100,8 @@ func (s *Scheduler) NoteSearch(ranges []Range, found [][]Position, failed bool, 
 }
 
 func (s *Scheduler) endRound(now time.Time) {
-	s.searchDue = now.Add(max(min(RestFactor*s.round.took, maxSearchRest), time.Second))
-	if s.round.took < quickRound && !s.round.more {
+	s.searchDue = now.Add(max(min(RestFactor*s.round.took, maxSearchRest), minSearchRest))
+	if s.round.took < minSearchRest && !s.round.more {
 		for _, cs := range []*cursors{&s.plain, &s.keyed} {
 			if cs.near {
 				cs.near, cs.front, cs.behind = false, budget{}, true

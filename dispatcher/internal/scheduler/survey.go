@@ -4,31 +4,28 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
-
-	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // LastSurveyAt returns the database's time of the last survey; NULL before the first.
 func (s *Scheduler) LastSurveyAt() pgtype.Timestamptz { return s.since }
 
 // Known returns the flows with a cursor.
-func (s *Scheduler) Known(keyed bool) (tenants []outbox.ID, priorities []int16) {
+func (s *Scheduler) Known(keyed bool) (flows []Flow) {
 	for _, c := range s.cursors(keyed).sorted {
-		tenants, priorities = append(tenants, c.Tenant), append(priorities, c.Priority)
+		flows = append(flows, c.Flow)
 	}
-	return tenants, priorities
+	return flows
 }
 
 // Asked returns the flows of jobs without a key of which the next survey asks whether due jobs are left, and where it
 // begins to look for them; a zero time means at the first entry.
-func (s *Scheduler) Asked() (tenants []outbox.ID, priorities []int16, from []time.Time) {
+func (s *Scheduler) Asked() (flows []Flow, from []time.Time) {
 	for _, c := range s.plain.sorted {
 		if c.asks {
-			tenants, priorities, from = append(tenants, c.Tenant), append(priorities, c.Priority),
-				append(from, c.asksFrom)
+			flows, from = append(flows, c.Flow), append(from, c.asksFrom)
 		}
 	}
-	return tenants, priorities, from
+	return flows, from
 }
 
 // Gaps returns the ranges without a cursor.
