@@ -119,7 +119,7 @@ var allSettings = []setting{
 	{
 		"relay",
 		[]string{"OUTBOX_RELAY"},
-		"on", "publish events, with a relay-config: `on|off`", nil,
+		"on", "publish events and fetch for bridges, with a relay-config: `on|off`", nil,
 		func(s *settings, v string) error { return parseOff(v, &s.noRelay) },
 	},
 	{
