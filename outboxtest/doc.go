@@ -13,10 +13,11 @@
 // # What differs from production
 //
 // There is one transaction, and so one connection and no commit. Nobody is notified, and nobody else sees any of it.
-// While a transaction is open, other statements of the test and its handlers fail, because here they would see what is
-// not committed, and wait for no lock. The engine's own statements, and those sent on a transaction's Conn, still do.
-// Therefore anything that runs in parallel is not tested: two workers, lost leases (except by CrashEverywhere), limits
-// and rates of queues, outages of a whole kind, retention, relays. Jobs run one after the other, in order of urgency.
+// While a transaction is open, any other statement of the test and its handlers waits for it, and fails after a second:
+// here it would see what is not committed, and wait for no lock. The engine's own statements, and those sent on a
+// transaction's Conn, do not wait. Therefore anything that runs in parallel is not tested: two workers, lost leases
+// (except by CrashEverywhere), limits and rates of queues, outages of a whole kind, retention, relays. Jobs run one
+// after the other, in order of urgency.
 // In every statement, now() is the beginning of the test; the engine's own statements use the time at which each of
 // them begins. Your own deferred constraints are not checked. Settings made by SET LOCAL stay until the end of the
 // test, except the tenant. Tests that use the same key, idempotency key or row at once wait for each other, as

@@ -1,14 +1,25 @@
 // Package relay publishes the events of the log, outbox.events, to brokers: in order for each key, at least once, and
 // without writing a row for each message.
 //
+//	sink, err := nats.Open(nats.Config{URLs: urls})                 // or kafka, amqp, redis, webhook, watermill, jobs
+//	r, err := relay.New(pool, relay.Config{Sinks: []relay.SinkConfig{{
+//		Name: "orders", Sink: sink,
+//		Routes: []relay.Route{{Topics: []string{"order.*"}, Destination: "shop.{topic}"}},
+//	}}})
+//	err = r.Run(ctx)                                                // until ctx ends
+//
 // A sink is a broker with a cursor in the log (table outbox.sinks). One process at a time publishes to a sink; another
-// takes over when its lease lapses.
+// takes over when its lease lapses. [Config] has the settings, [Sink] is what a broker of your own implements, and
+// [Tail] follows the log without a sink. "posthaste serve --relay-config" does the same without a program.
 //
 // # Refused messages
 //
 // If a sink refuses a message, that message becomes a job, and so does every later message of its key while such a job
 // is open. One transaction stores the jobs and moves the cursor past them. The jobs of a key are ordered by their
-// positions in the log; held_run.go runs them. Other keys go on by the cursor.
+// positions in the log. Other keys go on by the cursor.
+package relay
+
+// The rest is for people who change this package.
 //
 // Order of a key. Only the sink's owner makes these jobs, and it knows which exist: it reads them when it becomes the
 // owner, adds those that it makes, and removes those that a look at the database finds closed. A job is closed when the
@@ -80,4 +91,3 @@
 //	topics.go        checks topics against the routes
 //	sink.go          what a sink implements, and its errors
 //	metrics.go       what is counted
-package relay

@@ -101,7 +101,7 @@ func TestEachAlertHasARunbook(t *testing.T) {
 	page := read(t, manual+"runbooks.md")
 	shape := regexp.MustCompile("(?s)^\n\n\\*\\*Means:\\*\\* .+\n\n\\*\\*Users see:\\*\\* .+\n\n\\*\\*First look:\\*\\*.*\n\n" +
 		"(?:<!-- [^\n]+ -->\n)?```(?:sh|sql)\n.+```\n.*\n\\*\\*Causes:\\*\\*.*\n\n- .+\n\\*\\*Over when\\*\\* .+" +
-		"\n\n\\*\\*Escalate when\\*\\* .+\n\n\\*\\*Silence:\\*\\* `alertname`.+$")
+		"\n\n\\*\\*Escalate(?: when\\*\\*|:\\*\\*) .+\n\n\\*\\*Silence:\\*\\* `alertname`.+$")
 	output := regexp.MustCompile("(?s)\n```\n\n\\*\\*Output:\\*\\* .+\n```text\n.+\\*\\*Causes:\\*\\*")
 	var names []string
 	pages := 0
