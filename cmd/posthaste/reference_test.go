@@ -49,17 +49,35 @@ environment variable; the flag takes precedence. ` + "`posthaste config`" + ` pr
 program that calls ` + "`app.Run`" + ` reads none of these variables: its settings are the [fields of
 ` + "`app.Config`" + `](../operate/rollout.md#in-your-own-program).
 
-| variable | flag | default | meaning |
-| --- | --- | --- | --- |
+A ` + "`DURATION`" + ` is one or several numbers with units: ` + "`500ms`, `30s`, `1h30m`, `14d`, `1d12h`" + `. The units are ` + "`ms`, `s`,\n`m`, `h`" + ` and ` + "`d`" + `, which is 24 hours and comes first. A value outside of its range stops the start, with a sentence that
+names it.
+
+| variable | flag | default | accepts | meaning |
+| --- | --- | --- | --- | --- |
 `)
 	for _, s := range slices.Concat(allSettings, apiSettings) {
 		fallback := "none"
 		if s.fallback != "" {
 			fallback = "`" + s.fallback + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | `--%s` | %s | %s |\n", strings.Join(s.envs, "`, `"), s.flag, cell(fallback), cell(s.usage))
+		fmt.Fprintf(&b, "| `%s` | `--%s` | %s | %s | %s |\n", strings.Join(s.envs, "`, `"), s.flag, cell(fallback),
+			cell(accepted(s)), cell(s.usage))
 	}
 	return b.String()
+}
+
+// accepted returns the values that a setting accepts, as the program words it when it refuses another one; "" if it
+// does not, or if the usage lists them.
+func accepted(s setting) string {
+	err := s.parse(&settings{}, "\x00")
+	if err == nil || strings.Contains(s.usage, "|") {
+		return ""
+	}
+	_, want, _ := strings.Cut(err.Error(), "want ")
+	for _, more := range []string{";", ", like ", ", as ", " ("} {
+		want, _, _ = strings.Cut(want, more)
+	}
+	return strings.TrimPrefix(strings.TrimPrefix(want, "a duration of "), "something ")
 }
 
 func commandsPage() string {
