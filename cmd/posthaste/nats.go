@@ -17,8 +17,9 @@ import (
 
 // natsService is rpc or presence in relay.yaml.
 type natsService struct {
-	NATS          *natsSpec `yaml:"nats"`
-	SubjectPrefix text      `yaml:"subjectPrefix"`
+	NATS *natsSpec `yaml:"nats"` // with the fields of a sink
+	// what the subjects begin with (default: rpc.v1 for rpc, posthaste.jobs for presence)
+	SubjectPrefix text `yaml:"subjectPrefix"`
 }
 
 func (n *natsService) validate() error {

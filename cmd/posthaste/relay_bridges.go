@@ -19,20 +19,22 @@ import (
 
 // bridgeSpec is a stream or topic whose messages become jobs. It has nats or kafka, and the fields of that.
 type bridgeSpec struct {
-	NATS     *natsSpec `yaml:"nats"`
-	Stream   text      `yaml:"stream"`
-	Consumer text      `yaml:"consumer"`
-	Subjects []string  `yaml:"subjects"`
+	NATS     *natsSpec `yaml:"nats"`     // with the fields of a sink
+	Stream   text      `yaml:"stream"`   // of NATS
+	Consumer text      `yaml:"consumer"` // of NATS: a durable one, created if it does not exist (default: posthaste-NAME)
+	Subjects []string  `yaml:"subjects"` // of NATS (default: all subjects of the stream)
 
-	Kafka *kafkaSpec `yaml:"kafka"`
-	Topic text       `yaml:"topic"`
-	Group text       `yaml:"group"`
+	Kafka *kafkaSpec `yaml:"kafka"` // with the fields of a sink
+	Topic text       `yaml:"topic"` // of Kafka
+	// consumer group of Kafka; a new one begins with the oldest messages (default: posthaste-NAME)
+	Group text `yaml:"group"`
 
-	Kind      string `yaml:"kind"`
-	Queue     string `yaml:"queue"`
-	Tenant    string `yaml:"tenant"`
-	Ordered   bool   `yaml:"ordered"`
-	MaxQueued int    `yaml:"maxQueued"`
+	Kind    string `yaml:"kind"`    // of the jobs
+	Queue   string `yaml:"queue"`   // of the jobs (default: default)
+	Tenant  string `yaml:"tenant"`  // id of the jobs' tenant (default: the root tenant)
+	Ordered bool   `yaml:"ordered"` // a key's jobs run in the order of its messages (default: false)
+	// how many jobs of the queue and tenant may wait before the bridge fetches no more (default: no limit)
+	MaxQueued int `yaml:"maxQueued"`
 }
 
 // probed is a source that can check whether it would fetch.

@@ -18,27 +18,33 @@ import (
 
 // relayConfig is the file relay.yaml. Unknown fields are mistakes.
 type relayConfig struct {
+	// the origin of the events, as in CloudEvents: a URI reference (default: posthaste)
 	Source text                `yaml:"source"`
-	Sinks  map[string]sinkSpec `yaml:"sinks"`
-	Routes []routeSpec         `yaml:"routes"`
-	Topics []string            `yaml:"topics"` // the published topics: each needs a route and a name of its own
+	Sinks  map[string]sinkSpec `yaml:"sinks"`  // brokers, by name; a sink's name identifies its position in the log
+	Routes []routeSpec         `yaml:"routes"` // which events go to which sink; the first route that matches applies
+	// topics that programs publish: one without a route, or listed twice, is a mistake (default: not checked)
+	Topics []string `yaml:"topics"`
 
-	RPC      *natsService `yaml:"rpc"`
-	Presence *natsService `yaml:"presence"`
+	RPC      *natsService `yaml:"rpc"`      // operators' requests over NATS, served by processes with the role api
+	Presence *natsService `yaml:"presence"` // heartbeats over NATS, published by processes that run jobs
 
-	Bridges map[string]bridgeSpec `yaml:"bridges"`
+	Bridges map[string]bridgeSpec `yaml:"bridges"` // streams and topics whose messages become jobs, by name
 
 	file      string
 	variables []string // from which it takes values
 }
 
 type routeSpec struct {
-	Topics      []string          `yaml:"topics"`
-	To          string            `yaml:"to"`
-	Destination string            `yaml:"destination"`
+	// a topic; order.* for all topics that begin with "order."; or * for every topic
+	Topics      []string `yaml:"topics"`
+	To          string   `yaml:"to"`          // name of the sink
+	Destination string   `yaml:"destination"` // template of the destination: subject, topic, exchange, stream, path
+	// how messages carry the attributes of CloudEvents 1.0: binary, structured or off (default: binary)
 	CloudEvents relay.CloudEvents `yaml:"cloudEvents"`
-	OnRefused   relay.OnRefused   `yaml:"onRefused"`
-	Preset      relay.Preset      `yaml:"preset"`
+	// what happens to later messages of the key when the broker refuses one: hold, skip, park or drop (default: hold)
+	OnRefused relay.OnRefused `yaml:"onRefused"`
+	// topics, destination and format for the events of streamed jobs: posthaste or trellis (default: none)
+	Preset relay.Preset `yaml:"preset"`
 }
 
 // text is a value, or ${NAME} for the value of an environment variable.

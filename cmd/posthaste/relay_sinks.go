@@ -17,75 +17,83 @@ import (
 
 // sinkSpec sets exactly one of the fields that determine its kind.
 type sinkSpec struct {
-	NATS  *natsSpec  `yaml:"nats"`
-	Kafka *kafkaSpec `yaml:"kafka"`
-	AMQP  *amqpSpec  `yaml:"amqp"`
-	Redis *redisSpec `yaml:"redis"`
+	NATS  *natsSpec  `yaml:"nats"`  // NATS JetStream
+	Kafka *kafkaSpec `yaml:"kafka"` // Kafka, or a server that speaks its protocol
+	AMQP  *amqpSpec  `yaml:"amqp"`  // RabbitMQ
+	Redis *redisSpec `yaml:"redis"` // streams of Redis or Valkey
 
-	Webhook *webhookSpec `yaml:"webhook"`
+	Webhook *webhookSpec `yaml:"webhook"` // receivers over HTTP
 
-	MaxHeld *int `yaml:"maxHeld"` // of any kind
+	// how many refused messages, and messages behind them, may be jobs at once; then the sink stops (default: 10000)
+	MaxHeld *int `yaml:"maxHeld"`
 }
 
 // certificates are the files that every sink can have.
 type certificates struct {
-	CAFile          text `yaml:"caFile"`
-	CertificateFile text `yaml:"certificateFile"`
-	KeyFile         text `yaml:"keyFile"`
+	CAFile          text `yaml:"caFile"`          // certificates to trust instead of those of the system
+	CertificateFile text `yaml:"certificateFile"` // the client's own, with keyFile
+	KeyFile         text `yaml:"keyFile"`         // its private key
 }
 
 // login is a user and a secret.
 type login struct {
-	User         text `yaml:"user"`
-	Password     text `yaml:"password"`
-	PasswordFile text `yaml:"passwordFile"`
+	User         text `yaml:"user"`         // name of the login, with password or passwordFile
+	Password     text `yaml:"password"`     // better in passwordFile, or as ${NAME}
+	PasswordFile text `yaml:"passwordFile"` // file with the password, read again for each connection
 }
 
 type natsSpec struct {
-	URL             text   `yaml:"url"`
-	URLs            []text `yaml:"urls"`
-	CredentialsFile text   `yaml:"credentialsFile"`
-	NKeyFile        text   `yaml:"nkeyFile"`
-	Token           text   `yaml:"token"`
-	TokenFile       text   `yaml:"tokenFile"`
+	URL             text   `yaml:"url"`             // of a server: nats://, tls://, ws:// or wss://, without credentials
+	URLs            []text `yaml:"urls"`            // of several servers of one cluster
+	CredentialsFile text   `yaml:"credentialsFile"` // a JWT and its seed, as nsc writes them
+	NKeyFile        text   `yaml:"nkeyFile"`        // a seed
+	Token           text   `yaml:"token"`           // better in tokenFile, or as ${NAME}
+	TokenFile       text   `yaml:"tokenFile"`       // file with the token, read again for each connection
 	login           `yaml:",inline"`
 	certificates    `yaml:",inline"`
 }
 
 type kafkaSpec struct {
-	Brokers   []text `yaml:"brokers"`
-	Mechanism text   `yaml:"mechanism"`
-	TLS       bool   `yaml:"tls"`
-	MaxBytes  int    `yaml:"maxBytes"`
+	Brokers   []text `yaml:"brokers"`   // host:port of some brokers of one cluster
+	Mechanism text   `yaml:"mechanism"` // PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, with user (default: no login)
+	TLS       bool   `yaml:"tls"`       // connect by TLS; implied by the fields of certificates (default: false)
+	// maximum size of a message with key and headers, and of a batch, before compression; no more than
+	// max.message.bytes of any topic (default: 1000012)
+	MaxBytes int `yaml:"maxBytes"`
 
+	// publish in transactions under this id, the same in every process and different for each sink (default: none)
 	TransactionalID text `yaml:"transactionalId"`
 	login           `yaml:",inline"`
 	certificates    `yaml:",inline"`
 }
 
 type amqpSpec struct {
-	URL          text   `yaml:"url"`
-	URLs         []text `yaml:"urls"`
-	Pipelined    bool   `yaml:"pipelined"`
+	URL  text   `yaml:"url"`  // of a node: amqp://host:5672/vhost or amqps://host:5671/vhost, without credentials
+	URLs []text `yaml:"urls"` // of several nodes of one cluster
+	// send a key's next message before the last one is confirmed: only for quorum queues or streams that accept all
+	// messages (default: false)
+	Pipelined    bool `yaml:"pipelined"`
 	login        `yaml:",inline"`
 	certificates `yaml:",inline"`
 }
 
 type redisSpec struct {
+	// redis://host:6379/0, or rediss://host:6379/0 for TLS, without credentials; the path is the database
 	URL           text `yaml:"url"`
-	CreateStreams bool `yaml:"createStreams"`
+	CreateStreams bool `yaml:"createStreams"` // create streams that do not exist (default: false)
 	login         `yaml:",inline"`
 	certificates  `yaml:",inline"`
 }
 
 type webhookSpec struct {
-	URL          text          `yaml:"url"`
-	Hosts        []text        `yaml:"hosts"`
-	Secrets      []text        `yaml:"secrets"`
-	SecretFile   text          `yaml:"secretFile"`
+	URL        text   `yaml:"url"`        // of the receiver; a destination is the part after it
+	Hosts      []text `yaml:"hosts"`      // host or host:port of other receivers, which are unavailable together with it
+	Secrets    []text `yaml:"secrets"`    // whsec_ and a key in base64; two while they are rotated (default: not signed)
+	SecretFile text   `yaml:"secretFile"` // file with such secrets, one per line, read again for each batch
+	// networks that a receiver may be in, like 10.0.0.0/8, in addition to the public internet (default: none)
 	Allow        []text        `yaml:"allow"`
-	Concurrency  int           `yaml:"concurrency"`
-	Timeout      time.Duration `yaml:"timeout"`
+	Concurrency  int           `yaml:"concurrency"` // maximum of concurrent requests, of different keys (default: 16)
+	Timeout      time.Duration `yaml:"timeout"`     // for an answer (default: 5s)
 	certificates `yaml:",inline"`
 }
 
