@@ -134,7 +134,7 @@ docs: ## the manual as a site, with dead links an error, and its tests: docs/sit
 
 .PHONY: docs-reference
 docs-reference: ## the parts of the manual that are generated, from the schema and from the program
-	$(GO) test -count=1 ./docs -run 'Postgres|Picture|Errors' -update
+	$(GO) test -count=1 ./docs -run 'Postgres|Picture|Errors|Routes' -update
 	$(GO) test -count=1 ./cmd/posthaste -run Reference -update-reference
 	$(GO) test -count=1 ./app -run Reference -update-reference
 

@@ -208,7 +208,7 @@ type Result struct {
 	Result json.RawMessage `json:"result,omitempty" doc:"The handler's result, if it is JSON"`
 	Base64 string          `json:"resultBase64,omitempty" doc:"Instead of result, if that is not JSON or is sealed"`
 	Sealed string          `json:"resultSealed,omitempty" doc:"Content type of the seal, of a sealed result. The server cannot open it; protect.OpenResult opens resultBase64" example:"application/vnd.posthaste.sealed"`
-	Error  *JobError       `json:"error,omitempty" doc:"Why there is no result"`
+	Error  *JobError       `json:"error,omitempty" doc:"Why it has no result"`
 }
 
 type resultOutput struct{ Body Result }

@@ -20,7 +20,7 @@ type Key struct {
 	ParkedSince  time.Time `json:"parkedSince,omitzero" doc:"When it was parked: none of its jobs starts until it is unblocked"`
 	ParkedFor    string    `json:"parkedFor,omitempty" format:"uuid" doc:"The dead letter for which it is parked, or will be"`
 	ParksAt      time.Time `json:"parksAt,omitzero" doc:"When it will be parked, because a dead letter has held it up for long enough"`
-	Blocks       string    `json:"blocks,omitempty" doc:"Of a key by itself: stands for the dead letters that block it, and is another text as soon as one of them has run or another has come"`
+	Blocks       string    `json:"blocks,omitempty" doc:"Only where one key is read: stands for the dead letters that block it, and is another text as soon as one of them has run or another has come"`
 }
 
 func viewKey(k operator.Key) Key {

@@ -67,7 +67,7 @@ func (s *server) listProblems(ctx context.Context, in *OfTenant) (*problemsOutpu
 type Overview struct {
 	AsOf          time.Time       `json:"asOf"`
 	Estimated     bool            `json:"estimated,omitempty" doc:"Waiting jobs were counted on a sample of the table, accurate to a few per cent"`
-	OldestUnknown bool            `json:"oldestUnknown,omitempty" doc:"Nobody has looked for the oldest due jobs: the search was given up, because a session holds a snapshot, or the overview is one of a single tenant"`
+	OldestUnknown bool            `json:"oldestUnknown,omitempty" doc:"The oldest due jobs are unknown: the search was given up, because a session holds a snapshot, or the overview is one of a single tenant"`
 	Queues        []OverviewQueue `json:"queues" nullable:"false"`
 	Enqueued      int64           `json:"enqueued,omitempty" doc:"A counter, like closed: the difference between two overviews, divided by the time between them, is the rate. For all tenants only"`
 	Closed        int64           `json:"closed,omitempty"`

@@ -50,7 +50,7 @@ type seriesInput struct {
 	Kind  string    `query:"kind" maxLength:"128"`
 	Since time.Time `query:"since" doc:"Start of the period; an hour before its end if omitted"`
 	Until time.Time `query:"until" doc:"End of the period; now if omitted"`
-	Step  int       `query:"step" minimum:"60" maximum:"86400" default:"60" doc:"Seconds between the points, so that there are at most 1 000"`
+	Step  int       `query:"step" minimum:"60" maximum:"86400" default:"60" doc:"Seconds between the points, for at most 1 000 of them"`
 }
 
 type seriesOutput struct{ Body Series }

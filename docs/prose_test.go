@@ -298,14 +298,7 @@ func TestSettingsThatPagesNameExist(t *testing.T) {
 	}
 }
 
-func sortedKeys(of map[string]string) []string {
-	keys := make([]string, 0, len(of))
-	for key := range of {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
-}
+func sortedKeys[V any](of map[string]V) []string { return slices.Sorted(maps.Keys(of)) }
 
 func cutTo(text string, most int) string {
 	if runes := []rune(text); len(runes) > most {
