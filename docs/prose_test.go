@@ -194,7 +194,7 @@ func TestSentencesOfAPage(t *testing.T) {
 // names may begin with a capital letter within a heading.
 var names = strings.Fields(`Postgres NATS JetStream Kafka RabbitMQ Redis Streams Watermill Debezium River Oban API SQL Go Python Ruby Java GORM
 	UTF-8 WAL DBA Helm Prometheus Grafana Kubernetes Patroni RDS PgBouncer AMQP HTTP JWT OIDC OpenTelemetry TLS CLI Posthaste Trellis
-	JSON CPU MB I`)
+	JSON CPU MB I Node.js`)
 
 // A page begins with a paragraph that states for whom it is and what for, and its headings are in sentence case.
 func TestPagesBeginWithTheirPurpose(t *testing.T) {
