@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 
@@ -12,10 +13,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/app"
+	"github.com/posthaste-dev/posthaste/bridge"
 	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/inbox"
 	"github.com/posthaste-dev/posthaste/lifecycle"
+	"github.com/posthaste-dev/posthaste/listener"
 	"github.com/posthaste-dev/posthaste/memory"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -27,6 +31,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay/redis"
 	"github.com/posthaste-dev/posthaste/relay/watermill"
 	"github.com/posthaste-dev/posthaste/relay/webhook"
+	"github.com/posthaste-dev/posthaste/server"
 )
 
 // The functions of this file have the lines of Go that pages show out of context: here they compile, and
@@ -83,6 +88,47 @@ func Example_consumers() {
 	isNew, err := position.Advance(ctx, tx, offset)
 
 	use(isNew, err)
+}
+
+func Example_everything() {
+	var mux dispatcher.Mux
+	var config app.Config
+	var sink relay.Sink
+	var source bridge.Source
+	_ = func() error {
+		url := os.Getenv("DATABASE_URL")
+		dispatcher.Handle(&mux, sendReceipt)
+		ctx, cut := app.Signals(context.Background())
+		config = app.Config{DatabaseURL: url, Cut: cut, AdminAddr: ":9090", Logger: slog.Default()}
+
+		wake := listener.NewSignal() // set when events were stored
+		events, err := listener.New(url, relay.Channel, wake, listener.Config{AppName: "shop-relay", Pool: pool, Canary: pool})
+		if err != nil {
+			return err
+		}
+		publisher, err := relay.New(pool, relay.Config{
+			Sinks: []relay.SinkConfig{{Name: "orders", Sink: sink, Routes: []relay.Route{
+				{Topics: []string{"order.*"}, Destination: "shop.{topic}.{key|token}"},
+			}}},
+			Wake: wake, Listening: events.Listening, Logger: config.Logger,
+		})
+		if err != nil {
+			return err
+		}
+		fetcher, err := bridge.New(pool, bridge.Config{
+			Bridges: []bridge.BridgeConfig{{Name: "payments", Source: source, Kind: "payment.settled"}},
+			Logger:  config.Logger,
+		})
+		if err != nil {
+			return err
+		}
+		config.Components = []app.Component{
+			{Name: "relay listener", Run: events.Run},
+			{Name: "relay", Run: publisher.Run, Ready: publisher.Ready, NeedsSchema: true},
+			{Name: "bridge", Run: fetcher.Run, Ready: fetcher.Ready, NeedsSchema: true},
+		}
+		return server.Run(ctx, &mux, config, server.Config{Addr: "127.0.0.1:8080", Console: &console.Config{}})
+	}
 }
 
 func Example_followUps() {
