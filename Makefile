@@ -62,7 +62,7 @@ test-in-turn:
 
 # Modules of their own: what their tests need, the library's users do not. They read files outside their modules, too,
 # which go does not look at before it repeats a result.
-MODULES = $(addprefix test-in/,bench internal/pgdocker internal/cetest examples/migrate/asynq examples/migrate/river)
+MODULES = $(addprefix test-in/,bench internal/pgdocker internal/cetest examples/orm examples/migrate/asynq examples/migrate/river)
 .PHONY: $(MODULES)
 $(MODULES): test-in/%:
 	$(GO) test -C $* -count=1 $(QUICK) ./...
@@ -147,7 +147,7 @@ fmt-diff:
 	@out="$$($(LINT) gofumpt -l $(OURS))"; test -z "$$out" || { echo "not formatted, run make fmt:"; echo "$$out"; exit 1; }
 
 # Each module on its own, so that make -j 2 downloads for one while it compiles another.
-VETTED = $(addprefix vet-in/,bench internal/pgdocker internal/cetest examples/migrate/asynq examples/migrate/river console/browsertest internal/natsdev internal/kafkadev)
+VETTED = $(addprefix vet-in/,bench internal/pgdocker internal/cetest examples/orm examples/migrate/asynq examples/migrate/river console/browsertest internal/natsdev internal/kafkadev)
 .PHONY: vet vet-here staticcheck $(VETTED)
 vet: vet-here $(VETTED) staticcheck
 vet-here:

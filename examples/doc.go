@@ -6,6 +6,7 @@
 //	producer     the README's producer
 //	worker       the README's worker
 //	sqlproducer  the producer with database/sql
+//	orm          jobs in transactions of GORM, bun and ent; a module of its own
 //
 // The Go code of the README and of docs/guides/publish-events.md is taken from them, and a test compares.
 package examples
