@@ -120,7 +120,7 @@ func pageOf(api described) (page string, routes int) {
 
 func writeRoute(b *strings.Builder, api described, method, path string) {
 	route := api.Paths[path][method]
-	fmt.Fprintf(b, "\n### `%s %s`\n\n%s. %s\n", strings.ToUpper(method), path, route.Summary, route.Description)
+	fmt.Fprintf(b, "\n### `%s %s`\n\n%s.\n%s\n", strings.ToUpper(method), path, route.Summary, route.Description)
 	if len(route.Parameters) > 0 {
 		b.WriteString("\n| parameter | type | in | meaning |\n| --- | --- | --- | --- |\n")
 	}

@@ -21,7 +21,7 @@ import (
 type bridgeSpec struct {
 	NATS     *natsSpec `yaml:"nats"`     // with the fields of a sink
 	Stream   text      `yaml:"stream"`   // of NATS
-	Consumer text      `yaml:"consumer"` // of NATS: a durable one, created if it does not exist (default: posthaste-NAME)
+	Consumer text      `yaml:"consumer"` // of NATS: durable, created if it does not exist (default: posthaste-NAME)
 	Subjects []string  `yaml:"subjects"` // of NATS (default: all subjects of the stream)
 
 	Kafka *kafkaSpec `yaml:"kafka"` // with the fields of a sink

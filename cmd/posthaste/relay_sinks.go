@@ -87,8 +87,8 @@ type redisSpec struct {
 
 type webhookSpec struct {
 	URL        text   `yaml:"url"`        // of the receiver; a destination is the part after it
-	Hosts      []text `yaml:"hosts"`      // host or host:port of other receivers, which are unavailable together with it
-	Secrets    []text `yaml:"secrets"`    // whsec_ and a key in base64; two while they are rotated (default: not signed)
+	Hosts      []text `yaml:"hosts"`      // host or host:port of others, which are unavailable together with it
+	Secrets    []text `yaml:"secrets"`    // whsec_ and a key in base64; two during a rotation (default: not signed)
 	SecretFile text   `yaml:"secretFile"` // file with such secrets, one per line, read again for each batch
 	// networks that a receiver may be in, like 10.0.0.0/8, in addition to the public internet (default: none)
 	Allow        []text        `yaml:"allow"`

@@ -96,7 +96,8 @@ var changes = map[string]struct {
 			return err
 		}
 		defer func() { _ = tx.Rollback() }()
-		driver := entsql.NewDriver(dialect.Postgres, entsql.Conn{ExecQuerier: tx}) // for ent.NewClient(ent.Driver(driver))
+		// A client of ent has it by ent.NewClient(ent.Driver(driver)).
+		driver := entsql.NewDriver(dialect.Postgres, entsql.Conn{ExecQuerier: tx})
 		insert, args := entsql.Dialect(dialect.Postgres).Insert("orders").Columns("item").Values(item).Query()
 		if err := driver.Exec(ctx, insert, args, nil); err != nil {
 			return err

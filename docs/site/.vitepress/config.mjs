@@ -7,7 +7,7 @@ const docs = join(dirname(fileURLToPath(import.meta.url)), '..', '..')
 const repository = 'https://github.com/posthaste-dev/posthaste'
 
 // What is no part of the manual: evidence, and pages for people who change the code. Links lead to the repository.
-const left = /^(site|adr|model|benchmarks)\/|^(proof|mutants|architecture|races)\.md$/
+const left = /^(site|adr|model|benchmarks)\/|^(proof|mutants|architecture|races|from-main)\.md$/
 
 const pages = list('').filter((page) => page.endsWith('.md') && !left.test(page))
 
@@ -97,7 +97,7 @@ export default {
 	description: 'A transactional outbox and job queue for Postgres, in Go',
 	base: '/manual/',
 	srcDir: '..',
-	srcExclude: ['site/**', 'adr/**', 'model/**', 'proof.md', 'mutants.md', 'architecture.md', 'races.md'],
+	srcExclude: ['site/**', 'adr/**', 'model/**', 'proof.md', 'mutants.md', 'architecture.md', 'races.md', 'from-main.md'],
 	rewrites: { 'README.md': 'index.md' },
 	cleanUrls: true,
 	metaChunk: true,

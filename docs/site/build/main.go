@@ -97,7 +97,7 @@ func digests(docs string) (string, error) {
 			}
 			return nil
 		}
-		evidence := slices.Contains([]string{"proof.md", "mutants.md", "architecture.md", "races.md"}, name)
+		evidence := slices.Contains([]string{"proof.md", "mutants.md", "architecture.md", "races.md", "from-main.md"}, name)
 		if evidence || !slices.Contains([]string{".md", ".svg", ".mjs", ".css", ".json"}, filepath.Ext(name)) {
 			return nil
 		}
