@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,13 +35,16 @@ type sinkClient struct {
 	counted  atomic.Int64  // messages that the broker has dropped
 	lost     atomic.Int64  // losses that the broker has reported
 
-	acceptedSince atomic.Bool // a message, since an attempt of a held one that had no answer last counted
+	mu sync.Mutex
+	// accepts has the destinations of held messages that had no answer: whether one of them has accepted a message
+	// since the last such attempt.
+	accepts map[string]bool
 }
 
 func newSinkClient(name string, sink Sink, metrics *sinkMetrics) sinkClient {
 	return sinkClient{
 		name: name, sink: sink, metrics: metrics, turn: make(chan struct{}, 1),
-		heldTurn: make(chan struct{}, 1),
+		heldTurn: make(chan struct{}, 1), accepts: map[string]bool{},
 	}
 }
 
@@ -126,10 +129,32 @@ func (c *sinkClient) deliver(ctx context.Context, messages []outgoing, timeout t
 		}
 	}
 	ended(outcomes)
-	if slices.Contains(outcomes, nil) {
-		c.acceptedSince.Store(true)
-	}
+	c.noteAccepted(batch, outcomes)
 	return outcomes
+}
+
+// noteAccepted records which destinations accept messages.
+func (c *sinkClient) noteAccepted(batch []Message, outcomes []error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range batch {
+		if _, asked := c.accepts[batch[i].Destination]; asked && outcomes[i] == nil {
+			c.accepts[batch[i].Destination] = true
+		}
+	}
+}
+
+// acceptedSince reports whether a destination has accepted a message since the last call for it. It forgets all
+// destinations when there are too many: then one attempt more of each does not count.
+func (c *sinkClient) acceptedSince(destination string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	accepted := c.accepts[destination]
+	if len(c.accepts) >= maxBatch {
+		clear(c.accepts)
+	}
+	c.accepts[destination] = false
+	return accepted
 }
 
 // trace begins the span of a batch, if the program uses package tracing, and returns the function that ends it.

@@ -51,9 +51,6 @@ func send(ctx context.Context, p *publisher, o *ownership, read page) error {
 		left := len(d.rest)
 		d.again = false
 		d.pass(ctx)
-		if d.published > 0 {
-			d.refuseUnanswered(ctx)
-		}
 		d.rest = slices.DeleteFunc(d.rest, func(i int) bool { return d.done[i] })
 		again = len(d.rest) > 0 && d.again
 		if len(d.rest) == left && left > 0 && d.failure == nil && !o.unanswered.isolating {
@@ -163,9 +160,12 @@ func (d *delivery) pass(ctx context.Context) {
 			d.done[m.index] = true
 			d.published++
 			d.o.unanswered.reached(m.ID)
-			if d.o.destinations.reached(m.Destination) {
+			if d.o.destinations.reached(m.Destination, m.ID) {
 				d.again = true
 				d.noteReopened(ctx, m.Destination)
+			}
+			if d.o.unanswered.isolating {
+				d.silence(ctx, m.Destination)
 			}
 		case failed.has(e): // repeats the outcome of the one before it, or was not tried
 		default:
@@ -198,9 +198,12 @@ func (d *delivery) judge(ctx context.Context, m *outgoing, err error, alone bool
 		}
 		d.shut(ctx, m, failureOf(named(&d.events[m.index], err)))
 		return
+	case !isAway && alone && ctx.Err() == nil && d.o.destinations.isTrial(m.Destination, m.ID):
+		d.silentAgain(ctx, m, err)
+		return
 	default:
 		if !isAway && alone && ctx.Err() == nil {
-			d.o.unanswered.note(m.ID, err)
+			d.o.unanswered.note(m, err)
 		}
 		if d.failure == nil {
 			d.failure = failureOf(named(&d.events[m.index], err))
@@ -220,6 +223,35 @@ func (d *delivery) shut(ctx context.Context, m *outgoing, why *failure) {
 	d.complain(ctx, "destination accepts nothing", why)
 	d.o.destinations.shuts(m.Destination, why)
 	d.putOff(m.index)
+}
+
+// silence handles the unknown message, after another message was accepted alone. If that one had the same destination,
+// the unknown message is sent once more, and refused if it is unknown again. If not, its destination is silent.
+func (d *delivery) silence(ctx context.Context, accepted string) {
+	unknown := d.o.unanswered
+	d.o.unanswered.forget()
+	d.again = true
+	same := accepted == unknown.destination
+	d.o.destinations.silences(unknown.destination, unknown.id, same)
+	if !same {
+		d.shutSilent(ctx, unknown.destination, unknown.err)
+	}
+}
+
+// silentAgain handles a message to a silent destination that was sent alone, and is unknown.
+func (d *delivery) silentAgain(ctx context.Context, m *outgoing, err error) {
+	if d.o.destinations.isAtFault(m.Destination, m.ID) {
+		d.refuse(ctx, m.index, &RefusedError{CodeUnanswered, err})
+		return
+	}
+	d.shutSilent(ctx, m.Destination, named(&d.events[m.index], err))
+	d.putOff(m.index)
+}
+
+func (d *delivery) shutSilent(ctx context.Context, destination string, err error) {
+	why := &failure{code: CodeSilent, err: fmt.Errorf("no answer from %s, while others accept messages: %w", destination, err)}
+	d.complain(ctx, "destination accepts nothing", why)
+	d.o.destinations.shuts(destination, why)
 }
 
 // noteReopened logs that a destination accepts messages again. One that is nearly full stops and does so again and
@@ -250,6 +282,7 @@ func (d *delivery) batch(ctx context.Context) []outgoing {
 	batch := make([]outgoing, 0, len(d.rest))
 	var waits keys // for an earlier message whose outcome is unknown
 	var trials map[string]bool
+	var alone []outgoing // messages to silent destinations, one of which can be sent when there are no others
 	blocked := d.o.isAnyBlocked()
 	unanswered := &d.o.unanswered
 	destinations := &d.o.destinations
@@ -283,6 +316,9 @@ func (d *delivery) batch(ctx context.Context) []outgoing {
 			if !d.putOff(i) {
 				waits.add(e)
 			}
+		case err == nil && destinations.isTrial(m.Destination, m.ID):
+			alone = append(alone, outgoing{m, i})
+			waits.add(e)
 		case err == nil && trials[m.Destination]:
 			waits.add(e)
 		case err == nil:
@@ -297,9 +333,21 @@ func (d *delivery) batch(ctx context.Context) []outgoing {
 			waits.add(e)
 		}
 	}
-	if unanswered.isolating && len(batch) > 1 {
+	return d.choose(batch, alone)
+}
+
+// choose returns what can be sent now of a batch and of messages that must be sent alone.
+func (d *delivery) choose(batch, alone []outgoing) []outgoing {
+	switch unanswered := &d.o.unanswered; {
+	case unanswered.isolating && len(batch) > 1:
 		n := unanswered.others % len(batch)
 		return batch[n : n+1]
+	case unanswered.isolating || len(alone) == 0:
+		return batch
+	}
+	d.again = true
+	if len(batch) == 0 {
+		return d.o.destinations.trial(alone)
 	}
 	return batch
 }
@@ -337,20 +385,6 @@ func (d *delivery) refuse(ctx context.Context, i int, refused *RefusedError) boo
 	}
 	d.complain(ctx, "message refused: it becomes a job", named(e, refused))
 	return true
-}
-
-// refuseUnanswered makes a message that is unknown again and again a refused one, after another one was accepted.
-func (d *delivery) refuseUnanswered(ctx context.Context) {
-	unanswered := &d.o.unanswered
-	if !unanswered.isolating {
-		return
-	}
-	for _, i := range d.rest {
-		if d.events[i].ID.String() == unanswered.id {
-			d.refuse(ctx, i, &RefusedError{CodeUnanswered, unanswered.err})
-		}
-	}
-	unanswered.forget()
 }
 
 // hold turns an event into a job, if there is room for one more. cause is the reason, or nil if the reason is earlier

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -43,6 +44,7 @@ type destinations struct {
 	changed bool                 // since was changed since it was last given to the ownership to store
 	retry   backoff.Backoff      // between rounds
 	before  map[string]bool      // those that were shut in the round before and have not accepted a message since
+	silent  map[string]*silence  // those that do not answer
 
 	// These describe the round.
 	ends    time.Time // zero if it has no end, because no destination is shut
@@ -119,9 +121,49 @@ func (d *destinations) wait(e *Event) bool {
 // isBehind reports whether an event of the same key waits.
 func (d *destinations) isBehind(e *Event) bool { return d.keys.has(e) }
 
+// silences records that a message was unknown while others were accepted, and whether one of those had the same
+// destination.
+func (d *destinations) silences(destination, id string, another bool) {
+	if d.silent == nil {
+		d.silent = map[string]*silence{}
+	}
+	d.silent[destination] = &silence{id: id, another: another}
+}
+
+// isTrial reports whether a message must be sent alone, because its destination may be silent or the message at fault.
+func (d *destinations) isTrial(destination, id string) bool {
+	s := d.silent[destination]
+	return s != nil && (!s.another || s.id == id)
+}
+
+// trial returns one of the messages that must be sent alone.
+func (d *destinations) trial(of []outgoing) []outgoing {
+	destination := of[0].Destination
+	of = slices.DeleteFunc(of, func(m outgoing) bool { return m.Destination != destination })
+	s := d.silent[destination]
+	n := s.rounds % len(of)
+	s.rounds++
+	return of[n : n+1]
+}
+
+// isAtFault reports whether a message that is unknown is the only one to its destination that is.
+func (d *destinations) isAtFault(destination, id string) bool {
+	s := d.silent[destination]
+	if s.id != id || !s.another {
+		return false
+	}
+	delete(d.silent, destination)
+	return true
+}
+
 // reached records that a message to a destination was accepted, and reports whether it was shut in the round before.
-func (d *destinations) reached(destination string) bool {
+func (d *destinations) reached(destination, id string) bool {
 	d.found(destination)
+	if s := d.silent[destination]; s != nil {
+		if s.another = true; s.id == id {
+			delete(d.silent, destination)
+		}
+	}
 	was := d.before[destination]
 	delete(d.before, destination)
 	return was
@@ -144,7 +186,7 @@ func (d *destinations) endRound() {
 	if len(d.before) == 0 {
 		d.retry.Reset()
 	}
-	*d = destinations{now: d.now, since: d.since, changed: d.changed, retry: d.retry, before: d.shut}
+	*d = destinations{now: d.now, since: d.since, changed: d.changed, retry: d.retry, before: d.shut, silent: d.silent}
 }
 
 // limit gives the round an end once its first page was read: one that ends before that would try nothing.

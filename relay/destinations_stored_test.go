@@ -27,7 +27,7 @@ func TestMissingDestinationsAreHandedOn(t *testing.T) {
 			t.Errorf("%q is missing for %v, want 61 minutes", name, since)
 		}
 		next.changed = false
-		next.reached(name)
+		next.reached(name, "")
 		if !next.changed {
 			t.Errorf("that %q is there again is not stored", name)
 		}

@@ -235,3 +235,98 @@ func TestADestinationThatWasFullIsNotMissingForAnHour(t *testing.T) {
 	sink.now(takesAll)
 	sink.awaitKey(t, "k", "1")
 }
+
+// noAnswer leaves messages to destinations whose names begin with gone, and bad ones, without an answer.
+func noAnswer(m relay.Message) error {
+	if strings.HasPrefix(m.Destination, "gone") || bad(m) {
+		return errors.New("no answer in time")
+	}
+	return nil
+}
+
+// A destination that does not answer holds up its own messages and no others: nothing becomes a job. It does not matter
+// whether it leaves the rest of a batch unknown.
+func TestASilentDestinationHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	for _, stops := range []bool{false, true} {
+		t.Run(fmt.Sprintf("breaks the batch off %t", stops), func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			sink := &picky{refuses: noAnswer, stops: stops}
+			publish(t, db, "gone", "k", "1", "2")
+			publish(t, db, "gone", "l", "1", "2")
+			publish(t, db, "there", "k", "3")
+			publish(t, db, "there", "other", "4")
+			quick := func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 100*time.Millisecond) }
+			start(t, db, sink, quick)
+			sink.awaitKey(t, "other", "4")
+			keepPublishing(t, db, "there", "c")
+			waitFor(t, func() bool {
+				return ask[string](t, db, `SELECT coalesce(away_code, '') FROM outbox.sinks`) == relay.CodeSilent
+			}, func() string { return "the sink shows that a destination is silent" })
+			time.Sleep(time.Second)
+			publish(t, db, "there", "other", "5")
+			sink.awaitKey(t, "other", "4", "5")
+			if n := ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`); n != 0 {
+				t.Errorf("%d messages are held because their destination is silent", n)
+			}
+			if n := len(sink.ofKey("k")) + len(sink.ofKey("l")); n != 0 {
+				t.Errorf("%d messages are published that wait", n)
+			}
+			sink.now(takesAll)
+			sink.awaitKey(t, "k", "1", "2", "3")
+			sink.awaitKey(t, "l", "1", "2")
+			waitFor(t, func() bool {
+				return ask[bool](t, db, `SELECT holes::text = '{}' AND away_code IS NULL FROM outbox.sinks`)
+			}, func() string { return "nothing waits" })
+			if n := ask[int](t, db, `SELECT (SELECT count(*) FROM outbox.jobs) + (SELECT count(*) FROM outbox.history)`); n != 0 {
+				t.Errorf("%d jobs were made", n)
+			}
+		})
+	}
+}
+
+// A message that its destination does not answer is refused once the destination has accepted another, which may come
+// later.
+func TestAMessageThatBreaksItsDestinationIsRefused(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &picky{refuses: noAnswer}
+	publish(t, db, "here", "k", "bad", "2")
+	publish(t, db, "there", "other", "4")
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 100*time.Millisecond) })
+	sink.awaitKey(t, "other", "4")
+	keepPublishing(t, db, "there", "c")
+	waitFor(t, func() bool {
+		return ask[string](t, db, `SELECT coalesce(away_code, '') FROM outbox.sinks`) == relay.CodeSilent
+	}, func() string { return "the sink shows that a destination is silent" })
+	publish(t, db, "here", "l", "1", "2")
+	sink.awaitKey(t, "l", "1", "2")
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 2 },
+		func() string { return "the message and the one behind it are held" })
+}
+
+// An attempt of a refused message that has no answer counts only if its own destination accepts others.
+func TestASilentDestinationSpendsNoAttempt(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var refused atomic.Bool
+	sink := &picky{refuses: func(m relay.Message) error {
+		if bad(m) && !refused.Swap(true) {
+			return &relay.RefusedError{Code: relay.CodeRefused, Err: errors.New("no")}
+		}
+		return noAnswer(m)
+	}}
+	publish(t, db, "here", "k", "bad")
+	start(t, db, sink, nil)
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 1 },
+		func() string { return "the message is held" })
+	stop := keepPublishing(t, db, "there", "c")
+	time.Sleep(3 * time.Second)
+	stop()
+	if spent := ask[int](t, db, `SELECT max(attempt) FROM outbox.jobs`); spent > 1 { // one may be in progress
+		t.Errorf("%d attempts are spent while the destination accepts nothing", spent)
+	}
+	keepPublishing(t, db, "here", "d")
+	deadLetters(t, db, 1)
+}

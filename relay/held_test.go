@@ -405,7 +405,7 @@ func TestAMessageThatBreaksTheBrokerIsRefused(t *testing.T) {
 	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 2 }, func() string {
 		return "the message and the one behind it are held"
 	})
-	keepPublishing(t, db, "c")
+	keepPublishing(t, db, "t", "c")
 	deadLetters(t, db, 1)
 	if code := ask[string](t, db, `SELECT last_error_code FROM outbox.jobs WHERE status = 'dead'`); code != relay.CodeUnanswered {
 		t.Errorf("the dead letter has the code %s", code)
@@ -414,18 +414,21 @@ func TestAMessageThatBreaksTheBrokerIsRefused(t *testing.T) {
 	sink.awaitKey(t, "a", "1")
 }
 
-// keepPublishing stores a message of a key every 50 ms until the test ends: the sink is in use.
-func keepPublishing(t *testing.T, db *pgxpool.Pool, key string) {
+// keepPublishing stores a message of a topic and a key every 50 ms until the test, or the returned function, ends it:
+// the destination is in use.
+func keepPublishing(t *testing.T, db *pgxpool.Pool, topic, key string) (end func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		for backoff.Sleep(ctx, 50*time.Millisecond) == nil {
-			publish(t, db, "t", key, "x")
+			publish(t, db, topic, key, "x")
 		}
 	}()
-	t.Cleanup(func() { stop(); <-ended })
+	end = func() { stop(); <-ended }
+	t.Cleanup(end)
+	return end
 }
 
 // down is a sink that refuses bad messages and accepts no other: it fails at them, or does not answer.
@@ -497,7 +500,7 @@ func TestAMessageThatBreaksTheBrokerIsRefusedBeforeManyOfItsKey(t *testing.T) {
 	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 2501 }, func() string {
 		return "the message and those behind it are held"
 	})
-	keepPublishing(t, db, "c")
+	keepPublishing(t, db, "t", "c")
 	deadLetters(t, db, 1)
 	sink.awaitKey(t, "a")
 }

@@ -89,6 +89,7 @@ const (
 	CodeFull           = "relay_full"            // a limit of the destination is reached
 	CodeNoLeader       = "relay_no_leader"       // the destination has no leader, or too few replicas
 	CodeUnanswered     = "relay_unanswered"      // the broker did not confirm whether it has the message
+	CodeSilent         = "relay_silent"          // the destination does not confirm messages, and others do
 	CodeReplay         = "relay_replay"          // a running replay stops new events, as requested
 	CodeHoles          = "relay_holes"           // nothing newer is read: open transactions leave too many holes
 	CodeStuck          = "relay_stuck"           // refused messages cannot become jobs: there are too many
@@ -100,7 +101,8 @@ var ErrNotTried = errors.New("not tried: a message before it was not accepted")
 // ErrMaybeAway is wrapped by an outcome that is unknown and may be an outage, such as the answer of a proxy that cannot
 // reach its broker or does not wait for it; but the message itself may be what the broker fails at. For messages of the
 // log, trying another message decides. A refused message that is tried again spends no attempt on this outcome, unless
-// later messages of its key wait for its attempts ([RefusedSkip]) and the sink has accepted another message meanwhile.
+// later messages of its key wait for its attempts ([RefusedSkip]) and the sink has accepted another message to the same
+// destination meanwhile.
 var ErrMaybeAway = errors.New("the broker may be away")
 
 // RefusedError is the outcome of a message that the broker will never accept unchanged.
@@ -128,5 +130,5 @@ func (e *UnavailableError) Unwrap() error { return e.Err }
 // isOfDestination reports whether an outage with this code is one of a destination: the sink may accept messages to
 // others.
 func isOfDestination(code string) bool {
-	return code == CodeNoDestination || code == CodeFull || code == CodeNoLeader
+	return code == CodeNoDestination || code == CodeFull || code == CodeNoLeader || code == CodeSilent
 }

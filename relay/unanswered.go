@@ -6,29 +6,31 @@ const unansweredLimit = 4
 // unansweredMessage records a message that is unknown again and again when sent alone. Only the publishing goroutine
 // uses it.
 //
-// Such a message may break the sink. Or the sink accepts no message although Probe succeeds: a receiver may answer 500
-// to each, or hang behind a load balancer. So another message, of another key, is tried alone. If it is accepted, the
-// first one is at fault, and is refused. If it is not, the sink is stopped, and nothing becomes a job; the next attempt
-// uses yet another message, because the previous one may break the sink, too. If a message breaks the sink and no
-// message of another key follows it, the sink stays stopped until there is one; nobody else is waiting. How far ahead
-// the search for another message reaches is limited by what can be read in anotherTime.
+// Such a message may break the sink. Or the sink, or only the message's destination, accepts no message although Probe
+// succeeds: a receiver may answer 500 to each, or hang behind a load balancer. So another message, of another key, is
+// tried alone. If it is accepted, the sink accepts messages; whether the first one or its destination is at fault,
+// other messages to that destination show (see silence). If it is not, the sink is stopped, and nothing becomes a job;
+// the next attempt uses yet another message, because the previous one may break the sink, too. If a message breaks the
+// sink and no message of another key follows it, the sink stays stopped until there is one; nobody else is waiting. How
+// far ahead the search for another message reaches is limited by what can be read in anotherTime.
 type unansweredMessage struct {
-	probed    bool   // the sink has just answered
-	id        string // of the last message that was unknown although the sink had answered
-	err       error  // why
-	times     int    // how many times in a row it was unknown
-	isolating bool   // another message is tried, of another key
-	others    int    // how many times another was tried
+	probed      bool   // the sink has just answered
+	id          string // of the last message that was unknown although the sink had answered
+	destination string // of that message
+	err         error  // why
+	times       int    // how many times in a row it was unknown
+	isolating   bool   // another message is tried, of another key
+	others      int    // how many times another was tried
 }
 
 // note records that a message was alone in its batch and is unknown, if the sink has just answered.
-func (u *unansweredMessage) note(id string, err error) {
+func (u *unansweredMessage) note(m *outgoing, err error) {
 	if !u.probed || u.isolating {
 		return
 	}
-	if u.id != id {
+	if u.id != m.ID {
 		u.forget()
-		u.id = id
+		u.id, u.destination = m.ID, m.Destination
 	}
 	u.err = err
 	u.times++
@@ -43,3 +45,14 @@ func (u *unansweredMessage) reached(id string) {
 
 // forget drops the message that was unknown.
 func (u *unansweredMessage) forget() { *u = unansweredMessage{probed: u.probed} }
+
+// silence records a message that was unknown although the sink accepts others, by its destination. Either the message
+// is at fault, or its destination accepts none: another message to the destination decides. In each round one message
+// to the destination is sent, alone because it leaves those beside it unknown. Rounds take turns among the messages: if
+// one other than the first is accepted, the first is sent once more, and is refused if it is unknown again. Until then
+// the messages wait, and none becomes a job.
+type silence struct {
+	id      string // of the message that was unknown first
+	rounds  int    // how many times one was tried
+	another bool   // another message to the destination was accepted after it
+}
