@@ -33,7 +33,7 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 	seen := map[string]bool{}
 	files := false
 	for _, subject := range destinations {
-		streams, err := c.find(ctx, subject)
+		streams, err := c.find(ctx, subject, nil)
 		switch {
 		case errors.Is(err, nats.ErrPermissionViolation):
 			findings = append(findings, relay.Finding{

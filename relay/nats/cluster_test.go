@@ -100,6 +100,61 @@ func leaderChanges(t *testing.T, config jetstream.StreamConfig) {
 	t.Logf("%d messages, %d batches were broken off", len(all), again)
 }
 
+// The only server of a stream is down: that is an outage of this stream, and the sink goes on with others.
+func TestAStreamWithoutALeaderStopsNoOther(t *testing.T) {
+	t.Parallel()
+	servers := natstest.Cluster(t)
+	js := servers[0].Connect()
+	for name, replicas := range map[string]int{streamName: 1, "OTHER": 3} {
+		config := jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}, Replicas: replicas}
+		if _, err := js.CreateStream(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leader := leaderOf(t.Context(), t, js)
+	var urls []string
+	for i, s := range servers {
+		if leader == fmt.Sprintf("n%d", i) {
+			s.Kill()
+			defer s.Restart()
+		} else {
+			urls = append(urls, s.URL)
+		}
+	}
+	s := connectedSink(t, Config{URLs: urls})
+	other := messagesTo("OTHER.a", 0, 1, 1)
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		err := s.Publish(t.Context(), other)[0]
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the other stream has no leader again: %v", err)
+		}
+	}
+	for round := range 3 {
+		var batch []relay.Message
+		for i := range 5 {
+			m := messagesTo(fmt.Sprintf("%s.%d", streamName, i), 10*round+i+1, 1, 1)[0]
+			m.Key = ""
+			batch = append(batch, m)
+		}
+		outcomes := s.Publish(t.Context(), append(batch, messagesTo("OTHER.a", 100+round, 1, 1)...))
+		if err := outcomes[5]; err != nil {
+			t.Errorf("a message to the other stream: %v", err)
+		}
+		for _, err := range outcomes[:5] {
+			unavailable, ok := errors.AsType[*relay.UnavailableError](err)
+			if !ok || unavailable.Code != relay.CodeNoLeader && unavailable.Code != relay.CodeNoDestination {
+				t.Errorf("a message to the stream without a leader: %v", err)
+			}
+		}
+		s.mu.Lock()
+		s.streams = nil // as after a minute
+		s.mu.Unlock()
+	}
+}
+
 // leaderOf returns the name of the server that leads the stream, once there is one, or "" when ctx has ended.
 func leaderOf(ctx context.Context, t *testing.T, js jetstream.JetStream) string {
 	t.Helper()

@@ -93,14 +93,19 @@ func classify(err error) error {
 	case storeFailed, accountLimit, insufficient, memoryLimit, storageLimit:
 		return unavailable(relay.CodeFull)
 	case sealed:
-		return unavailable(relay.CodeUnavailable)
+		return acceptsNothing(err)
 	case duplicateInFlight, sequenceNotReady:
 		return err
 	}
 	if api.Code >= 500 || api.Code == tooManyRequests {
-		return unavailable(relay.CodeUnavailable)
+		return acceptsNothing(err)
 	}
 	return refused(relay.CodeRefused)
+}
+
+// acceptsNothing returns the outcome of messages to a stream that accepts none, while others of the server may.
+func acceptsNothing(err error) error {
+	return &relay.UnavailableError{Code: relay.CodeNoLeader, Err: err}
 }
 
 // isCode reports whether err is a JetStream error with this code.

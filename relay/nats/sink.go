@@ -103,7 +103,7 @@ func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	defer s.mu.Unlock()
 	p := &publication{
 		sink: s, batch: batch, outcomes: make([]error, len(batch)), failed: map[string]bool{},
-		forbidden: map[string]error{},
+		forbidden: map[string]error{}, unled: map[string]*unledError{},
 	}
 	for i := range p.outcomes {
 		p.outcomes[i] = relay.ErrNotTried
@@ -137,10 +137,11 @@ type publication struct {
 	messages []*nats.Msg // the messages once encoded
 	outcomes []error     // ErrNotTried until they are known
 
-	failed    map[string]bool  // keys with a message that was not accepted
-	forbidden map[string]error // subjects for which the sink has no permission
-	silent    *stream          // nil until nobody answers a question: then for all subjects of unknown streams
-	over      bool             // nothing more is sent: the connection is lost, or ctx has ended
+	failed    map[string]bool        // keys with a message that was not accepted
+	forbidden map[string]error       // subjects for which the sink has no permission
+	silent    *stream                // nil until nobody answers a question: then for all subjects of unknown streams
+	unled     map[string]*unledError // by name, streams that were found to have no leader
+	over      bool                   // nothing more is sent: the connection is lost, or ctx has ended
 }
 
 // group are messages for one stream, by their indexes in the batch.
@@ -230,8 +231,8 @@ func (p *publication) streamOf(ctx context.Context, subject string) (*stream, er
 	if p.silent != nil {
 		return cmp.Or(p.sink.streams.of(subject), p.silent), nil
 	}
-	s, err := p.sink.lookUp(ctx, p.c, subject)
-	if err == nil && errors.Is(s.refusal, errSilent) {
+	s, err := p.sink.lookUp(ctx, p.c, subject, p.unled)
+	if err == nil && s.name == "" && errors.Is(s.refusal, errSilent) {
 		p.silent = s
 	}
 	return s, err

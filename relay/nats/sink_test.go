@@ -320,7 +320,7 @@ func TestAStreamThatIsSealed(t *testing.T) {
 			unavailable, ok := errors.AsType[*relay.UnavailableError](err)
 			switch {
 			case errors.Is(err, relay.ErrNotTried) && i > 0:
-			case !ok || unavailable.Code != relay.CodeUnavailable || !isCode(err, sealed):
+			case !ok || unavailable.Code != relay.CodeNoLeader || !isCode(err, sealed):
 				t.Errorf("%s: message %d: %v", name, i, err)
 			}
 		}

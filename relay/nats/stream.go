@@ -148,8 +148,17 @@ func (c *conn) question(ctx context.Context, subject string, body, answer any) e
 	return json.Unmarshal(m.Data, answer)
 }
 
-// find returns the streams that take a subject, which may contain wildcards.
-func (c *conn) find(ctx context.Context, subject string) (found []*stream, err error) {
+// unledError reports that a stream exists whose leader does not tell its settings.
+type unledError struct {
+	name string
+	err  error
+}
+
+func (e *unledError) Error() string { return fmt.Sprintf("look at stream %s: %v", e.name, e.err) }
+func (e *unledError) Unwrap() error { return e.err }
+
+// find returns the streams that take a subject, which may contain wildcards. It does not ask those in unled again.
+func (c *conn) find(ctx context.Context, subject string, unled map[string]*unledError) (found []*stream, err error) {
 	var names struct {
 		Streams []string `json:"streams"`
 	}
@@ -157,9 +166,12 @@ func (c *conn) find(ctx context.Context, subject string) (found []*stream, err e
 		return nil, fmt.Errorf("find the stream of %s: %w", subject, err)
 	}
 	for _, name := range names.Streams {
+		if known := unled[name]; known != nil {
+			return nil, known
+		}
 		var info jetstream.StreamInfo
 		if err := c.question(ctx, apiStream+name, struct{}{}, &info); err != nil {
-			return nil, fmt.Errorf("look at stream %s: %w", name, err)
+			return nil, &unledError{name, err}
 		}
 		found = append(found, &stream{name: name, config: info.Config, consumers: info.State.Consumers})
 	}
@@ -168,13 +180,15 @@ func (c *conn) find(ctx context.Context, subject string) (found []*stream, err e
 
 // lookUp returns the stream of a subject. It queries the settings again once they are a minute old, and keeps the old
 // ones if nobody answers: a cluster without a leader for its settings can have one for the stream. An error means that
-// the connection is lost, or that ctx has ended.
-func (s *Sink) lookUp(ctx context.Context, c *conn, subject string) (*stream, error) {
+// the connection is lost, or that ctx has ended. lookUp adds to unled the stream that was found to have no leader: an
+// outage of that stream, while others may accept messages.
+func (s *Sink) lookUp(ctx context.Context, c *conn, subject string, unled map[string]*unledError) (*stream, error) {
 	known := s.streams.of(subject)
 	if known != nil && time.Since(known.seen) < time.Minute {
 		return known, nil
 	}
-	found, err := c.find(ctx, subject)
+	found, err := c.find(ctx, subject, unled)
+	one, isOne := errors.AsType[*unledError](err)
 	switch {
 	case errors.Is(err, nats.ErrPermissionViolation):
 		// Its settings remain unknown. The substitute takes every subject, one message of a key at a time.
@@ -187,12 +201,15 @@ func (s *Sink) lookUp(ctx context.Context, c *conn, subject string) (*stream, er
 		return known, nil
 	case err != nil && !c.alive():
 		return nil, unlessEnded(ctx, err)
+	case isOne:
+		unled[one.name] = one
+		return &stream{name: one.name, refusal: acceptsNothing(err)}, nil
 	case err != nil:
 		return &stream{refusal: away(err)}, nil
 	case len(found) == 0:
 		return &stream{refusal: classify(fmt.Errorf("no stream takes %s: %w", subject, errNoStream))}, nil
 	case found[0].config.NoAck:
-		return &stream{refusal: away(fmt.Errorf("stream %s acknowledges nothing: its no_ack is set",
+		return &stream{refusal: acceptsNothing(fmt.Errorf("stream %s acknowledges nothing: its no_ack is set",
 			found[0].name))}, nil
 	}
 	s.forget(known)
