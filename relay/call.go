@@ -104,6 +104,17 @@ func callSink[T any](ctx context.Context, c *sinkClient, timeout time.Duration, 
 type outgoing struct {
 	Message
 	index int
+	place string // what accepts the message, or does not: its destination, or a part of that
+}
+
+// placeOf returns the destination of a message, or the part of it that fails on its own.
+func (c *sinkClient) placeOf(m Message) string {
+	if d, ok := c.sink.(Divider); ok {
+		if part := d.Part(m); part != "" {
+			return m.Destination + "/" + part
+		}
+	}
+	return m.Destination
 }
 
 // deliver publishes messages and returns an outcome for each. If the sink panics, does not return, or returns the wrong

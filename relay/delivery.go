@@ -160,12 +160,12 @@ func (d *delivery) pass(ctx context.Context) {
 			d.done[m.index] = true
 			d.published++
 			d.o.unanswered.reached(m.ID)
-			if d.o.destinations.reached(m.Destination, m.ID) {
+			if d.o.destinations.reached(m.place, m.ID) {
 				d.again = true
-				d.noteReopened(ctx, m.Destination)
+				d.noteReopened(ctx, m.place)
 			}
 			if d.o.unanswered.isolating {
-				d.silence(ctx, m.Destination)
+				d.silence(ctx, m.place)
 			}
 		case failed.has(e): // repeats the outcome of the one before it, or was not tried
 		default:
@@ -192,13 +192,13 @@ func (d *delivery) judge(ctx context.Context, m *outgoing, err error, alone bool
 	switch {
 	case isRefused:
 	case isAway && isOfDestination(away.Code):
-		if d.o.destinations.failed(m.Destination, away.Code) > noDestinationLimit {
+		if d.o.destinations.failed(m.place, away.Code) > noDestinationLimit {
 			refused = &RefusedError{CodeNoDestination, away.Err}
 			break
 		}
 		d.shut(ctx, m, failureOf(named(&d.events[m.index], err)))
 		return
-	case !isAway && alone && ctx.Err() == nil && d.o.destinations.isTrial(m.Destination, m.ID):
+	case !isAway && alone && ctx.Err() == nil && d.o.destinations.isTrial(m.place, m.ID):
 		d.silentAgain(ctx, m, err)
 		return
 	default:
@@ -221,7 +221,7 @@ func (d *delivery) shut(ctx context.Context, m *outgoing, why *failure) {
 		return
 	}
 	d.complain(ctx, "destination accepts nothing", why)
-	d.o.destinations.shuts(m.Destination, why)
+	d.o.destinations.shuts(m.place, why)
 	d.putOff(m.index)
 }
 
@@ -240,11 +240,11 @@ func (d *delivery) silence(ctx context.Context, accepted string) {
 
 // silentAgain handles a message to a silent destination that was sent alone, and is unknown.
 func (d *delivery) silentAgain(ctx context.Context, m *outgoing, err error) {
-	if d.o.destinations.isAtFault(m.Destination, m.ID) {
+	if d.o.destinations.isAtFault(m.place, m.ID) {
 		d.refuse(ctx, m.index, &RefusedError{CodeUnanswered, err})
 		return
 	}
-	d.shutSilent(ctx, m.Destination, named(&d.events[m.index], err))
+	d.shutSilent(ctx, m.place, named(&d.events[m.index], err))
 	d.putOff(m.index)
 }
 
@@ -309,23 +309,24 @@ func (d *delivery) batch(ctx context.Context) []outgoing {
 			}
 			continue
 		}
-		m, err := messageOf(e, r, d.config.Source)
+		message, err := messageOf(e, r, d.config.Source)
+		m := outgoing{message, i, d.placeOf(message)}
 		underWay := func(m outgoing) bool { return e.Key != "" && keyOf(&d.events[m.index]) == keyOf(e) }
 		switch {
-		case err == nil && destinations.isShut(m.Destination):
+		case err == nil && destinations.isShut(m.place):
 			if !d.putOff(i) {
 				waits.add(e)
 			}
-		case err == nil && destinations.isTrial(m.Destination, m.ID):
-			alone = append(alone, outgoing{m, i})
+		case err == nil && destinations.isTrial(m.place, m.ID):
+			alone = append(alone, m)
 			waits.add(e)
-		case err == nil && trials[m.Destination]:
+		case err == nil && trials[m.place]:
 			waits.add(e)
 		case err == nil:
-			if destinations.isTried(m.Destination) {
-				trials = with(trials, m.Destination)
+			if destinations.isTried(m.place) {
+				trials = with(trials, m.place)
 			}
-			batch = append(batch, outgoing{m, i})
+			batch = append(batch, m)
 			if unanswered.isolating {
 				waits.add(e)
 			}

@@ -26,7 +26,8 @@ var (
 // destinations records which destinations of a sink accept nothing, and which messages wait for them. Only the
 // publishing goroutine uses it.
 //
-// A destination that is missing, full or without a leader is an outage of its own, and others go on. The log is
+// A destination that is missing, full or without a leader is an outage of its own, and others go on. If a part of it
+// fails on its own (see [Divider]), that part is the destination here. The log is
 // published in rounds. In each, one message shows whether the destination accepts messages again. If it does not, the
 // destination is shut for this round: its other messages, and later ones of their keys, are not sent but wait. The
 // reader passes them, and the cursor that is stored has holes at their positions:
@@ -138,9 +139,9 @@ func (d *destinations) isTrial(destination, id string) bool {
 
 // trial returns one of the messages that must be sent alone.
 func (d *destinations) trial(of []outgoing) []outgoing {
-	destination := of[0].Destination
-	of = slices.DeleteFunc(of, func(m outgoing) bool { return m.Destination != destination })
-	s := d.silent[destination]
+	place := of[0].place
+	of = slices.DeleteFunc(of, func(m outgoing) bool { return m.place != place })
+	s := d.silent[place]
 	n := s.rounds % len(of)
 	s.rounds++
 	return of[n : n+1]

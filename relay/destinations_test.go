@@ -330,3 +330,44 @@ func TestASilentDestinationSpendsNoAttempt(t *testing.T) {
 	keepPublishing(t, db, "here", "d")
 	deadLetters(t, db, 1)
 }
+
+// divided is a sink with topics in two partitions: keys that begin with gone are in one, all others in the other.
+type divided struct{ picky }
+
+func (*divided) Part(m relay.Message) string {
+	if strings.HasPrefix(m.Key, "gone") {
+		return "0"
+	}
+	return "1"
+}
+
+// A partition without a leader holds up its own keys, and no others of its topic; one message shows in each round
+// whether it has one again.
+func TestAPartitionWithoutALeaderHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &divided{}
+	var tried atomic.Int64
+	sink.refuses = func(m relay.Message) error {
+		if sink.Part(m) == "0" {
+			tried.Add(1)
+			return &relay.UnavailableError{Code: relay.CodeNoLeader, Err: errors.New("no leader")}
+		}
+		return nil
+	}
+	for i := range 50 {
+		publish(t, db, "t", fmt.Sprintf("gone %d", i), "1", "2")
+	}
+	publish(t, db, "t", "other", "4")
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(time.Second, time.Second) })
+	sink.awaitKey(t, "other", "4")
+	time.Sleep(1500 * time.Millisecond)
+	publish(t, db, "t", "other", "5")
+	sink.awaitKey(t, "other", "4", "5")
+	if n := tried.Load(); n > 60 {
+		t.Errorf("%d messages were sent to the partition in a few rounds", n)
+	}
+	sink.now(takesAll)
+	sink.awaitKey(t, "gone 0", "1", "2")
+	sink.awaitKey(t, "gone 49", "1", "2")
+}

@@ -497,7 +497,7 @@ func (page *replayPage) messages() (messages []outgoing) {
 			page.counts.refused++
 			continue
 		}
-		messages = append(messages, outgoing{m, i})
+		messages = append(messages, outgoing{Message: m, index: i})
 	}
 	return messages
 }

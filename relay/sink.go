@@ -55,6 +55,13 @@ type RouteChecker interface {
 	CheckRoute(Route) error
 }
 
+// A Divider is a sink with destinations of which parts fail on their own, such as the partitions of a topic.
+type Divider interface {
+	// Part returns the part of its destination that a message is for, or "" as long as that is unknown. It does not
+	// wait, and is safe for concurrent use.
+	Part(Message) string
+}
+
 // A LossReporter is a sink whose broker reports that it has lost messages that it had acknowledged.
 type LossReporter interface {
 	// DataLosses returns how many times it has done so since the sink was opened. It is safe for concurrent use. The

@@ -30,7 +30,7 @@ func (u *unansweredMessage) note(m *outgoing, err error) {
 	}
 	if u.id != m.ID {
 		u.forget()
-		u.id, u.destination = m.ID, m.Destination
+		u.id, u.destination = m.ID, m.place
 	}
 	u.err = err
 	u.times++

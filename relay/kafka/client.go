@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -75,14 +74,14 @@ func (w *watch) lost() error {
 }
 
 // open makes a client and waits for an answer from a broker.
-func open(ctx context.Context, config Config, losses *atomic.Int64) (*client, error) {
+func open(ctx context.Context, s *Sink) (*client, error) {
 	c := &client{}
-	options, err := config.options()
+	options, err := s.config.options()
 	if err != nil {
 		return nil, err
 	}
-	options = append(options, kgo.WithHooks(&c.connection),
-		kgo.ProducerOnDataLossDetected(func(string, int32) { losses.Add(1) }))
+	options = append(options, kgo.WithHooks(&c.connection), kgo.RecordPartitioner(&s.partitions),
+		kgo.ProducerOnDataLossDetected(func(string, int32) { s.losses.Add(1) }))
 	if c.Client, err = kgo.NewClient(options...); err != nil {
 		return nil, fmt.Errorf("make a client of Kafka: %w", err)
 	}

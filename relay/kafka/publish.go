@@ -59,7 +59,7 @@ type publication struct {
 	outcomes []error // ErrNotTried until they are known
 
 	failed   map[string]error // for each key, the outcome of its first message that was not accepted
-	refusing map[string]error // topics that accept nothing now
+	refusing map[string]error // topics, or partitions of them, that accept nothing now
 	over     bool             // nothing more is to be sent
 }
 
@@ -97,7 +97,7 @@ func (p *publication) take(from []int) (r *run, rest []int) {
 		record, bytes := encode(m)
 		refused := refusal(m, bytes, p.sink.config.MaxBytes)
 		if refused == nil {
-			refused = p.refusing[m.Destination]
+			refused = cmp.Or(p.refusing[m.Destination], p.refusing[p.place(m)])
 		}
 		full := r.bytes+bytes > p.sink.config.MaxBytes || len(r.of) == maxRun
 		if underWay && (topic != m.Destination || refused != nil) || len(r.of) > 0 && full {
@@ -163,10 +163,20 @@ func (p *publication) end(i int, err error) {
 		// A client that was refused a producer ID never asks again.
 		p.over = true
 		p.sink.drop()
+	case isUnavailable && unavailable.Code == relay.CodeNoLeader:
+		p.refusing[p.place(&p.batch[i])] = outcome
 	case isUnavailable || isRefused && refused.Code == relay.CodeForbidden:
 		p.refusing[p.batch[i].Destination] = outcome
 	}
 	p.settle(i, outcome)
+}
+
+// place returns the topic and the partition of a message, or the topic if the partition is unknown.
+func (p *publication) place(m *relay.Message) string {
+	if part := p.sink.Part(*m); part != "" {
+		return m.Destination + "/" + part
+	}
+	return m.Destination
 }
 
 // exchange sends a run and returns the outcome of each record. If any is unknown, it drops the client.

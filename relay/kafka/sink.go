@@ -14,6 +14,8 @@ type Sink struct {
 	config Config
 	losses atomic.Int64
 
+	partitions partitions
+
 	mu     sync.Mutex
 	client *client // nil until the next call that needs one
 }
@@ -65,7 +67,7 @@ func (s *Sink) Close() error {
 // connected returns a client that has reached a broker. The caller holds the lock.
 func (s *Sink) connected(ctx context.Context) (*client, error) {
 	if s.client == nil {
-		c, err := open(ctx, s.config, &s.losses)
+		c, err := open(ctx, s)
 		if err != nil {
 			return nil, away(err)
 		}

@@ -292,3 +292,44 @@ func TestAZombieIsFencedByTheBroker(t *testing.T) {
 		t.Errorf("the topic has (-want +got):\n%s", diff)
 	}
 }
+
+// Part is where the client places a message. While one partition has no leader, others take messages.
+func TestAPartitionFailsOnItsOwn(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	s := b.sink(b.config())
+	all := messages(60, 20, topic, 10)
+	if part := s.Part(all[0]); part != "" {
+		t.Errorf("before the first message its part is %s", part)
+	}
+	expect(t, "to begin with", s.Publish(t.Context(), all), map[string]int{"stored": 60})
+	consumer := b.admin(kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	defer consumer.Close()
+	seen := map[int32]bool{}
+	for got := 0; got < len(all); {
+		fetched := consumer.PollFetches(t.Context())
+		if err := fetched.Err(); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range fetched.Records() {
+			got++
+			seen[r.Partition] = true
+			m := relay.Message{Destination: topic, Key: string(r.Key)}
+			if part := s.Part(m); part != fmt.Sprint(r.Partition) {
+				t.Errorf("the part of key %s is %s, and it is in partition %d", r.Key, part, r.Partition)
+			}
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("the keys are in %d partitions", len(seen))
+	}
+
+	p := &publication{sink: s, batch: all, outcomes: make([]error, len(all)), failed: map[string]error{}, refusing: map[string]error{}}
+	p.end(0, kerr.NotLeaderForPartition)
+	for i := range all {
+		r, _ := p.take([]int{i})
+		if refused := len(r.of) == 0; refused != (s.Part(all[i]) == s.Part(all[0])) {
+			t.Errorf("message %d of partition %s is refused: %t", i, s.Part(all[i]), refused)
+		}
+	}
+}
