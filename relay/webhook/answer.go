@@ -132,8 +132,6 @@ func classify(failed *Error) error {
 	refused := func(code string) error { return &relay.RefusedError{Code: code, Err: failed} }
 	unavailable := func(code string) error { return &relay.UnavailableError{Code: code, Err: failed} }
 	switch failed.Status {
-	case http.StatusBadRequest, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
-		return refused(relay.CodeRefused)
 	case http.StatusRequestEntityTooLarge, http.StatusRequestHeaderFieldsTooLarge:
 		return refused(relay.CodeTooLarge)
 	case http.StatusRequestURITooLong:
@@ -150,9 +148,14 @@ func classify(failed *Error) error {
 		return unavailable(relay.CodeUnavailable)
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
 		return fmt.Errorf("%w: %w", relay.ErrMaybeAway, failed)
+	case http.StatusRequestTimeout, http.StatusTooEarly: // the same request may be accepted later
+		return failed
 	}
-	if failed.Status >= 300 && failed.Status < 400 {
+	switch failed.Status / 100 {
+	case 3:
 		return unavailable(relay.CodeNoDestination)
+	case 4: // the receiver has examined the request, and blames it
+		return refused(relay.CodeRefused)
 	}
 	return failed
 }

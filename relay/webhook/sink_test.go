@@ -89,9 +89,9 @@ func TestWhatAnAnswerSaysOfAMessage(t *testing.T) {
 		301: "unavailable relay_no_destination", 307: "unavailable relay_no_destination",
 		400: "refused relay_refused", 401: "unavailable relay_forbidden", 403: "refused relay_forbidden",
 		404: "unavailable relay_no_destination", 405: "unavailable relay_no_destination",
-		408: "unknown", 409: "unknown", 410: "unavailable relay_no_destination", 413: "refused relay_too_large",
+		408: "unknown", 409: "refused relay_refused", 410: "unavailable relay_no_destination", 413: "refused relay_too_large",
 		414: "refused relay_bad_destination", 415: "refused relay_refused", 422: "refused relay_refused", 425: "unknown",
-		429: "unavailable relay_full", 431: "refused relay_too_large",
+		402: "refused relay_refused", 451: "refused relay_refused", 429: "unavailable relay_full", 431: "refused relay_too_large",
 		500: "unknown", 502: "unknown", 503: "unavailable relay_unavailable", 504: "unknown", 507: "unavailable relay_full",
 	} {
 		url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
