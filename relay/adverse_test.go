@@ -597,3 +597,53 @@ func counted(t *testing.T, reg *prometheus.Registry, name string) float64 {
 	}
 	return 0
 }
+
+// pedantic refuses the first message of each batch, in a quarter of a second, and tries no other.
+type pedantic struct {
+	recorder
+	batches atomic.Int64
+}
+
+func (p *pedantic) Publish(_ context.Context, batch []relay.Message) []error {
+	p.batches.Add(1)
+	time.Sleep(250 * time.Millisecond)
+	outcomes := slices.Repeat([]error{relay.ErrNotTried}, len(batch))
+	outcomes[0] = &relay.RefusedError{Code: relay.CodeRefused, Err: errors.New("no")}
+	return outcomes
+}
+
+// A page that takes many batches does not delay a pause, nor a stop: the rest of it is read again.
+func TestAPauseWaitsForOneBatchOfAPage(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(t *testing.T, db *pgxpool.Pool, stop func()){
+		"pause": func(t *testing.T, db *pgxpool.Pool, _ func()) {
+			exec(t, db, `UPDATE outbox.sinks SET paused_at = now()`)
+			twoBeats(t, db)
+			time.Sleep(500 * time.Millisecond)
+		},
+		"stop": func(_ *testing.T, _ *pgxpool.Pool, stop func()) { stop() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			for i := range 60 {
+				publish(t, db, "t", fmt.Sprint(i), "x")
+			}
+			var sink pedantic
+			stop := start(t, db, &sink, func(c *relay.Config) { c.Sinks[0].Routes[0].OnRefused = relay.RefusedDrop })
+			waitFor(t, func() bool { return sink.batches.Load() > 2 }, func() string { return "some batches are sent" })
+			end(t, db, stop)
+			n := sink.batches.Load()
+			if n > 40 {
+				t.Errorf("after %d batches the sink is not at rest", n)
+			}
+			time.Sleep(time.Second)
+			if more := sink.batches.Load() - n; more > 0 {
+				t.Errorf("%d batches are sent afterwards", more)
+			}
+			if top := ask[int64](t, db, `SELECT top - coalesce((SELECT sum(upper(h) - lower(h)) FROM unnest(holes) AS h), 0) FROM outbox.sinks`); top != n {
+				t.Errorf("%d events are stored as done, after %d batches", top, n)
+			}
+		})
+	}
+}

@@ -35,7 +35,10 @@ type delivery struct {
 // refused, it and the later messages of its key become jobs; if its destination accepts nothing, they wait; everything
 // else that was not tried goes into the next pass. So no message that becomes a job, or waits, is behind one of its key
 // whose outcome is unknown.
-func send(ctx context.Context, p *publisher, o *ownership, read page) error {
+//
+// ctx ends with the ownership. Once reading has ended, or the sink is paused, no other pass begins: the rest of the page
+// is read again.
+func send(ctx, reading context.Context, p *publisher, o *ownership, read page) error {
 	d := &delivery{
 		publisher: p, o: o, events: read.events, done: make([]bool, len(read.events)),
 		rest: make([]int, len(read.events)),
@@ -52,7 +55,7 @@ func send(ctx context.Context, p *publisher, o *ownership, read page) error {
 		d.again = false
 		d.pass(ctx)
 		d.rest = slices.DeleteFunc(d.rest, func(i int) bool { return d.done[i] })
-		again = len(d.rest) > 0 && d.again
+		again = len(d.rest) > 0 && d.again && reading.Err() == nil && o.isLive()
 		if len(d.rest) == left && left > 0 && d.failure == nil && !o.unanswered.isolating {
 			d.failure = failureOf(errors.New("the sink has not tried a message and does not say why"))
 		}

@@ -320,7 +320,7 @@ func (p *publisher) tryAnother(ctx, ours context.Context, o *ownership) error {
 		return nil
 	}
 	unanswered.isolating = true
-	err = send(ours, p, o, found)
+	err = send(ours, ctx, p, o, found)
 	unanswered.isolating = false
 	unanswered.others++
 	return err
@@ -370,6 +370,7 @@ func (p *publisher) readAnother(ctx context.Context, o *ownership) (page, error)
 // pages, or with 0 goes on until ctx ends, the sink is paused, or the round of destinations ends. It then finishes the
 // page in progress.
 func (p *publisher) publishPages(ctx, ours context.Context, o *ownership, most, pages int) error {
+	reading := ctx
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	found := make(chan page, 1)
@@ -406,7 +407,7 @@ func (p *publisher) publishPages(ctx, ours context.Context, o *ownership, most, 
 		}
 		live := o.isLive()
 		if live {
-			err = send(ours, p, o, next)
+			err = send(ours, reading, p, o, next)
 		}
 		if pages == 0 {
 			round.Reset(o.destinations.untilEnd())

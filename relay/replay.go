@@ -66,6 +66,7 @@ type replay struct {
 	counts         counts          // not yet stored
 	most           int             // events in the next page
 	unknown        int             // how often in a row a message alone was unknown although the sink answered
+	failed         int             // how often in a row a page was not accepted
 	gone           map[string]bool // destinations that were answered so
 	passed         bool            // a message was skipped for that, and none accepted since
 	due            time.Time       // when the next page is due
@@ -226,7 +227,8 @@ func (p *replayer) look(ctx context.Context) error {
 }
 
 // turn publishes the next page of a replay, stores how far it has come, and sets when the following page is due. If a
-// page fails, turn remembers which of its messages were published; when the page is read again, it leaves those out.
+// page fails, turn remembers which of its messages were published; when the page is read again, it leaves those out. A
+// replay that stops new events lets them go on until its next attempt, while it fails again and again.
 func (p *replayer) turn(ctx context.Context, r *replay) error {
 	if r.stopLive && !r.begun {
 		if !p.o.hasKept(r.last) { // the events that it waits for are new to the sink
@@ -273,10 +275,13 @@ func (p *replayer) turn(ctx context.Context, r *replay) error {
 	switch {
 	case failed == nil:
 		r.retry.Reset()
-		r.unknown, r.most = 0, min(2*r.most, replayPageEvents)
+		r.unknown, r.failed, r.most = 0, 0, min(2*r.most, replayPageEvents)
 		return p.store(ctx, r, examined, nil)
 	case errors.Is(failed, ErrNotTried):
 		return nil
+	}
+	if r.failed++; r.failed >= unansweredLimit {
+		r.begun = false
 	}
 	if err := p.store(ctx, r, r.position, failed); err != nil {
 		return err

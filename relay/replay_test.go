@@ -639,3 +639,36 @@ func TestReplaysOutliveTheirOwners(t *testing.T) {
 		}
 	}
 }
+
+// A replay that stops new events, and cannot go on for whatever reason, does not stop them for ever.
+func TestAReplayThatCannotGoOnStopsNothing(t *testing.T) {
+	t.Parallel()
+	for name, outcome := range map[string]error{
+		"a proxy gives up": fmt.Errorf("502: %w", relay.ErrMaybeAway),
+		"it is full":       &relay.UnavailableError{Code: relay.CodeFull, Err: errors.New("full")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			publish(t, db, "t", "k", "1", "2")
+			var sink recorder
+			start(t, db, &sink, func(c *relay.Config) { c.SetOutage(50*time.Millisecond, 200*time.Millisecond) })
+			sink.await(t, "1", "2")
+			sink.set(func(m relay.Message) error {
+				if replayOf(m) != "" {
+					return outcome
+				}
+				return nil
+			}, nil)
+			r := startReplay(t, db, operator.EventReplay{StopLive: true})
+			calls := sink.called()
+			waitFor(t, func() bool { return sink.called() > calls }, func() string { return "the replay begins" })
+			publish(t, db, "t", "k", "3", "4")
+			sink.await(t, "1", "2", "3", "4")
+			sink.set(nil, nil)
+			if r := awaitReplay(t, db, r); r.Published != 2 {
+				t.Errorf("it is %+v", r)
+			}
+		})
+	}
+}
