@@ -36,8 +36,8 @@ type delivery struct {
 // else that was not tried goes into the next pass. So no message that becomes a job, or waits, is behind one of its key
 // whose outcome is unknown.
 //
-// ctx ends with the ownership. Once reading has ended, or the sink is paused, no other pass begins: the rest of the page
-// is read again.
+// ctx ends with the ownership. Once reading has ended, or the sink is paused, no other pass begins: the rest of the
+// page is read again.
 func send(ctx, reading context.Context, p *publisher, o *ownership, read page) error {
 	d := &delivery{
 		publisher: p, o: o, events: read.events, done: make([]bool, len(read.events)),

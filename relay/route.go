@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/posthaste-dev/posthaste/internal/invalid"
@@ -106,7 +107,19 @@ func compile(r Route) (route, error) {
 	if err != nil {
 		errs = append(errs, invalid.Field("Destination", "%s", err))
 	}
-	return route{r, destination}, errors.Join(errs...)
+	return route{r, destination}, errors.Join(append(errs, checkJobs(r, &destination))...)
+}
+
+// checkJobs returns an error if a destination or a preset is for events of streamed jobs, and a topic is not.
+func checkJobs(r Route, destination *template) error {
+	isOfJobs := r.Preset == PresetPosthaste || r.Preset == PresetTrellis || destination.isOfJobs()
+	for _, pattern := range r.Topics {
+		if isOfJobs && !strings.HasPrefix(pattern, "job.") {
+			return invalid.Field("Topics", "pattern %q: the destination or the preset is for events of streamed jobs, "+
+				"whose topics begin with job.", pattern)
+		}
+	}
+	return nil
 }
 
 func checkPattern(pattern string) error {
@@ -126,6 +139,13 @@ func (r *route) has(topic string) bool {
 		}
 	}
 	return false
+}
+
+// shadow returns the first of the routes that has all topics of some patterns, or -1.
+func shadow(routes []route, patterns []string) int {
+	return slices.IndexFunc(routes, func(r route) bool {
+		return !slices.ContainsFunc(patterns, func(pattern string) bool { return !r.has(pattern) })
+	})
 }
 
 // routeOf returns the first of the routes that matches the topic, or nil.
@@ -149,6 +169,10 @@ func compileAll(routes []Route) ([]route, error) {
 		var err error
 		if compiled[i], err = compile(r); err != nil {
 			errs = append(errs, fmt.Errorf("route %d: %w", i+1, err))
+		}
+		if before := shadow(compiled[:i], compiled[i].Topics); before >= 0 && err == nil {
+			errs = append(errs, fmt.Errorf("route %d: %w", i+1,
+				invalid.Field("Topics", "route %d has all of them, and the first route applies", before+1)))
 		}
 	}
 	return compiled, errors.Join(errs...)

@@ -202,6 +202,11 @@ func (r Route) Destinations() (all []string) {
 	return all
 }
 
+// isOfJobs reports whether only events of streamed jobs have what the template is filled with.
+func (t *template) isOfJobs() bool {
+	return slices.ContainsFunc(t.parts, func(p part) bool { return p.name == "queue" || p.name == "kind" || p.name == "event" })
+}
+
 // fill returns the destination of an event.
 func (t *template) fill(e *Event) (string, error) {
 	if len(t.parts) == 1 {

@@ -98,3 +98,25 @@ func TestPlaceholdersThatNoFilterSpells(t *testing.T) {
 		}
 	}
 }
+
+// A route that can publish nothing is a mistake, and not a dead letter for each event.
+func TestRoutesThatCanPublishNothing(t *testing.T) {
+	for want, routes := range map[string][]Route{
+		`pattern "order.*": the destination or the preset is for events of streamed jobs`: {{Topics: []string{"order.*"}, Destination: "x.{kind}"}},
+		`pattern "order.paid": the destination or the preset`:                             {{Topics: []string{"job.*", "order.paid"}, Preset: PresetTrellis}},
+		`pattern "*": the destination or the preset`:                                      {{Topics: []string{"*"}, Destination: "{event}"}},
+		`route 2: Topics route 1 has all of them`:                                         {{Topics: []string{"order.*", "x"}}, {Topics: []string{"order.paid", "order.eu.*", "x"}}},
+	} {
+		if _, err := compileAll(routes); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %s", routes, err, want)
+		}
+	}
+	for _, routes := range [][]Route{
+		{{Topics: []string{"job.created"}, Destination: "x.{kind}"}, {Preset: PresetTrellis}},
+		{{Topics: []string{"order.*"}}, {Topics: []string{"order.paid", "y"}}, {Topics: []string{"*"}}},
+	} {
+		if _, err := compileAll(routes); err != nil {
+			t.Errorf("%v: %v", routes, err)
+		}
+	}
+}

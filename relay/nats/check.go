@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
@@ -20,6 +22,18 @@ const (
 	// shortestAge is the shortest recommended retention: consumers may be down for a weekend.
 	shortestAge = 3 * 24 * time.Hour
 )
+
+var _ relay.RouteChecker = (*Sink)(nil)
+
+// CheckRoute refuses a destination that can never be a subject, whatever an event fills in.
+func (s *Sink) CheckRoute(r relay.Route) error {
+	for _, subject := range r.Destinations() {
+		if err := checkSubject(strings.ReplaceAll(subject, "*", "x")); err != nil {
+			return invalid.Field("Destination", "%q: %s", r.Destination, err)
+		}
+	}
+	return nil
+}
 
 // Check implements [relay.Sink]. A destination is a subject, in which * and > may stand for what events fill in.
 func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Finding, error) {

@@ -559,3 +559,19 @@ func FuzzIngest(f *testing.F) {
 		}
 	})
 }
+
+// A destination that can never be a subject is a mistake in the route.
+func TestDestinationsThatAreNoSubjects(t *testing.T) {
+	s, err := Open(Config{URLs: []string{"nats://localhost:4222"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for destination, valid := range map[string]bool{
+		"": true, "shop.{topic}": true, "shop.{tenant}.{key|token}": true,
+		"shop..{topic}": false, "shop.{topic}.": false, "$X.{topic}": false, "shop.>": false, "shop {topic}": false,
+	} {
+		if err := s.CheckRoute(relay.Route{Topics: []string{"order.*"}, Destination: destination}); (err == nil) != valid {
+			t.Errorf("%q: %v", destination, err)
+		}
+	}
+}
