@@ -44,7 +44,8 @@ func (o *Operator) FirstLetters(ctx context.Context, f DeadLetterFilter, before 
 	return page, err
 }
 
-// Planned returns the operator, which adds to plans the server's plan of each statement that it runs by index.
+// Planned returns the operator, which adds to plans the server's plan of each statement that it runs by index, with
+// the rows that it read.
 func (o *Operator) Planned(plans *[]string) *Operator {
 	planned := *o
 	planned.txs = planning{o.pool, plans}
@@ -67,7 +68,7 @@ type plannedTx struct {
 }
 
 func (tx plannedTx) explain(ctx context.Context, sql string, args []any) {
-	rows, _ := tx.Tx.Query(ctx, "EXPLAIN "+sql, args...) // its error is the next one's
+	rows, _ := tx.Tx.Query(ctx, "EXPLAIN (ANALYZE, TIMING OFF) "+sql, args...) // its error is the next one's
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		lines = []string{err.Error()}

@@ -1,7 +1,9 @@
 package operator_test
 
 import (
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -202,4 +204,29 @@ func TestListsOfATiedLoginScanIndexes(t *testing.T) {
 			}
 		}
 	}
+}
+
+var (
+	scanned = regexp.MustCompile(`(?:Index|Index Only|Seq|Heap) Scan .*\(actual rows=([0-9.]+) loops=(\d+)\)`)
+	removed = regexp.MustCompile(`Rows Removed by (?:Filter|Index Recheck): (\d+)`)
+)
+
+// rowsRead returns how many rows of tables a plan read, including those that it left out.
+func rowsRead(t *testing.T, plan string) (read int) {
+	t.Helper()
+	loops := 1.0
+	for line := range strings.Lines(plan) {
+		if m := scanned.FindStringSubmatch(line); m != nil {
+			rows, _ := strconv.ParseFloat(m[1], 64) // as the expression says
+			loops, _ = strconv.ParseFloat(m[2], 64)
+			read += int(rows * loops)
+		} else if m := removed.FindStringSubmatch(line); m != nil {
+			rows, _ := strconv.ParseFloat(m[1], 64)
+			read += int(rows * loops)
+		}
+	}
+	if !strings.Contains(plan, "actual rows=") {
+		t.Errorf("what was read is not known:\n%s", plan)
+	}
+	return read
 }

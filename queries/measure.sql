@@ -315,11 +315,12 @@ LIMIT 10000;
 
 -- name: ListMarks :many
 -- ListMarks returns what operators did after @since and up to @until, to a queue or a tenant, or to any, and the builds
--- that workers began to run, oldest first. It looks only at the newest @max_rows of each, so that its cost does not
--- depend on the length of the audit.
+-- that workers began to run, oldest first. It looks only at the newest @max_rows of each, among the acts those of the
+-- tenant, so that its cost does not depend on the length of the audit.
 WITH recent AS (
-    SELECT audit.at, audit.actor, audit.act, audit.queue, audit.target, audit.reason, audit.request_id, audit.tenant_id
+    SELECT audit.at, audit.actor, audit.act, audit.queue, audit.target, audit.reason, audit.request_id
     FROM outbox.audit
+    WHERE (sqlc.narg(tenant_id)::uuid IS NULL OR audit.tenant_id = sqlc.narg(tenant_id)::uuid)
     ORDER BY audit.id DESC
     LIMIT @max_rows::integer
 ), deploy AS (
@@ -333,7 +334,6 @@ WITH recent AS (
            coalesce(recent.reason, '') AS reason, coalesce(recent.request_id, '') AS request_id
     FROM recent
     WHERE (@queue::text = '' OR recent.queue = @queue::text)
-      AND (sqlc.narg(tenant_id)::uuid IS NULL OR recent.tenant_id = sqlc.narg(tenant_id)::uuid)
     UNION ALL
     SELECT deploy.at, deploy.version, '', '', '', '', '', ''
     FROM deploy

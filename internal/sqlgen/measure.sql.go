@@ -35,22 +35,22 @@ func (q *Queries) ForgetLater(ctx context.Context) error {
 
 const ListMarks = `-- name: ListMarks :many
 WITH recent AS (
-    SELECT audit.at, audit.actor, audit.act, audit.queue, audit.target, audit.reason, audit.request_id, audit.tenant_id
+    SELECT audit.at, audit.actor, audit.act, audit.queue, audit.target, audit.reason, audit.request_id
     FROM outbox.audit
+    WHERE ($3::uuid IS NULL OR audit.tenant_id = $3::uuid)
     ORDER BY audit.id DESC
-    LIMIT $3::integer
+    LIMIT $4::integer
 ), deploy AS (
     SELECT builds.since AS at, builds.version
     FROM outbox.builds
-    WHERE $4::uuid IS NULL
+    WHERE $3::uuid IS NULL
     ORDER BY builds.since DESC
-    LIMIT $3::integer
+    LIMIT $4::integer
 ), mark AS (
     SELECT recent.at, ''::text AS build, recent.actor, recent.act, coalesce(recent.queue, '') AS queue, coalesce(recent.target, '') AS target,
            coalesce(recent.reason, '') AS reason, coalesce(recent.request_id, '') AS request_id
     FROM recent
     WHERE ($5::text = '' OR recent.queue = $5::text)
-      AND ($4::uuid IS NULL OR recent.tenant_id = $4::uuid)
     UNION ALL
     SELECT deploy.at, deploy.version, '', '', '', '', '', ''
     FROM deploy
@@ -67,8 +67,8 @@ LIMIT 10000
 type ListMarksParams struct {
 	Since    pgtype.Timestamptz
 	Until    pgtype.Timestamptz
-	MaxRows  int32
 	TenantID pgtype.UUID
+	MaxRows  int32
 	Queue    string
 }
 
@@ -84,14 +84,14 @@ type ListMarksRow struct {
 }
 
 // ListMarks returns what operators did after @since and up to @until, to a queue or a tenant, or to any, and the builds
-// that workers began to run, oldest first. It looks only at the newest @max_rows of each, so that its cost does not
-// depend on the length of the audit.
+// that workers began to run, oldest first. It looks only at the newest @max_rows of each, among the acts those of the
+// tenant, so that its cost does not depend on the length of the audit.
 func (q *Queries) ListMarks(ctx context.Context, arg ListMarksParams) ([]ListMarksRow, error) {
 	rows, err := q.db.Query(ctx, ListMarks,
 		arg.Since,
 		arg.Until,
-		arg.MaxRows,
 		arg.TenantID,
+		arg.MaxRows,
 		arg.Queue,
 	)
 	if err != nil {

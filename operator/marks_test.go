@@ -1,0 +1,47 @@
+package operator_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// A bulk act of one tenant hides no act of another, neither from the login that sees all tenants nor from one that row
+// security binds, and the latter reads no acts of others to find its own.
+func TestMarksOfATenantAreItsNewest(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"a tenant": outbox.NewID(), "the root tenant": outbox.RootTenant} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			owner, db := newRig(t)
+			now := time.Now()
+			exec(t, db, `INSERT INTO outbox.audit (actor, act, queue, tenant_id, request_id) VALUES ('ada', 'key.release', 'mail', $1, 'r1')`, tenant)
+			exec(t, db, `INSERT INTO outbox.audit (actor, act, queue, tenant_id, request_id, job_id)
+				SELECT 'zoe', 'job.replay', 'mail', $1, 'r2', gen_random_uuid() FROM generate_series(1, 20000)`, outbox.NewID())
+			exec(t, db, `ANALYZE outbox.audit`)
+			f := operator.SeriesFilter{Since: now.Add(-time.Hour), Until: now.Add(time.Hour), Step: time.Minute}
+			var plans []string
+			tied := operator.New(pgtest.Login(t, db, "outbox_api")).Planned(&plans)
+			found := func(o *operator.Operator, of outbox.ID) {
+				t.Helper()
+				f := f
+				f.Tenant = of
+				marks, err := o.Marks(operator.WithTenant(t.Context(), tenant), f)
+				if err != nil || len(marks) != 1 || marks[0].Act.RequestID != "r1" {
+					t.Errorf("marks = %+v, %v; want the tenant's act", marks, err)
+				}
+			}
+			found(owner, tenant)
+			found(tied, tenant)
+			found(tied, outbox.ID{})
+			for _, plan := range plans {
+				if read := rowsRead(t, plan); read > 10 {
+					t.Errorf("%d rows are read for one act:\n%s", read, plan)
+				}
+			}
+		})
+	}
+}
