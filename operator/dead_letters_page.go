@@ -30,6 +30,7 @@ func (o *Operator) DeadLetterPage(ctx context.Context, f DeadLetterFilter, befor
 	if limit < 0 {
 		return page, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
 	}
+	f.Tenant = cmp.Or(f.Tenant, tenantIn(ctx))
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	err = o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
@@ -64,7 +65,7 @@ func letterRounds(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListDea
 ) (page DeadLetterPage, err error) {
 	limit, bottom, begun := int(params.MaxRows), params.After, time.Now()
 	for ; ; rows *= 2 {
-		reach, err := db.FindReach(ctx, sqlgen.FindReachParams{
+		reach, err := findReach(ctx, db, sqlgen.FindReachParams{
 			Statuses: []string{string(outbox.Failed), string(outbox.Dead)}, Before: params.Before, After: bottom,
 			MaxRows: rows,
 		})

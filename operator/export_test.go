@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -18,6 +19,7 @@ func Within(tx pgx.Tx) *Operator {
 // FirstPage returns a page of rounds that begin with so few rows, and of one of them at a time.
 func (o *Operator) FirstPage(ctx context.Context, f Filter, rows int32) (Page, error) {
 	var page Page
+	f.Tenant = cmp.Or(f.Tenant, tenantIn(ctx))
 	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
 		page, err = readPage(ctx, db, f.params(), rows, 0)
 		return err
@@ -37,6 +39,7 @@ func (o *Operator) FirstAuditPage(ctx context.Context, f AuditFilter, rows int32
 // FirstLetters returns a page of dead letters of rounds that begin with so few rows, and of one of them at a time.
 func (o *Operator) FirstLetters(ctx context.Context, f DeadLetterFilter, before outbox.ID, limit int, rows int32) (DeadLetterPage, error) {
 	var page DeadLetterPage
+	f.Tenant = cmp.Or(f.Tenant, tenantIn(ctx))
 	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
 		page, err = letterRounds(ctx, db, f.listed(before, limit), rows, 0)
 		return err

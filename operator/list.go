@@ -180,11 +180,10 @@ var newest = pgtype.UUID{Bytes: [16]byte(slices.Repeat([]byte{0xff}, 16)), Valid
 
 // sparse reports whether ListJobs may have to read much for a page, because no index supports the filter.
 func (f Filter) sparse() bool {
-	return f.Contains != "" || f.Fingerprint == "" &&
+	return f.Contains != "" || !f.Tenant.IsZero() || f.Fingerprint == "" &&
 		(f.Worker != "" || f.ErrorCode != "" || f.MinAttempt > 0 || !f.Parent.IsZero() || !f.FinishedSince.IsZero() ||
 			!f.FinishedUntil.IsZero() || f.Kind != "" || f.Queue != "" || f.Key != "" || len(f.Statuses) > 0 ||
-			!f.CreatedSince.IsZero() || !f.CreatedUntil.IsZero() ||
-			f.Tenant == outbox.RootTenant) // the indexes by tenant omit it
+			!f.CreatedSince.IsZero() || !f.CreatedUntil.IsZero())
 }
 
 // Page is a part of a list, newest first.
@@ -208,6 +207,7 @@ const (
 // count as much.
 func (o *Operator) Page(ctx context.Context, f Filter) (Page, error) {
 	limit := min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)
+	f.Tenant = cmp.Or(f.Tenant, tenantIn(ctx))
 	if err := f.validate(); err != nil || !f.sparse() {
 		jobs, err := o.Jobs(ctx, f)
 		if err != nil || len(jobs) < limit {
@@ -232,8 +232,33 @@ func (o *Operator) Page(ctx context.Context, f Filter) (Page, error) {
 	return page, nil
 }
 
-// readPage makes rounds. Each round reads the ids in (After, Before), bounds that another statement determines first:
-// whatever happens in between, each id is read once, by one statement.
+// findReach returns the lowest id that a round reads; NULL if it reads all that is left. Tied to a tenant, it counts the
+// rows of the others too, because a list has to pass over them, and returns the beginning of a millisecond, which says
+// nothing about the others but how many there are.
+func findReach(ctx context.Context, db *sqlgen.Queries, params sqlgen.FindReachParams) (pgtype.UUID, error) {
+	tenant := tenantIn(ctx)
+	if tenant.IsZero() {
+		return db.FindReach(ctx, params)
+	}
+	if err := db.BindTenant(ctx, engine.AllTenants); err != nil {
+		return pgtype.UUID{}, err
+	}
+	reach, err := db.FindReach(ctx, params)
+	if err != nil {
+		return pgtype.UUID{}, err
+	}
+	if err := db.BindTenant(ctx, tenant.String()); err != nil {
+		return pgtype.UUID{}, err
+	}
+	clear(reach.Bytes[6:])
+	if bytes.Compare(reach.Bytes[:], params.After.Bytes[:]) <= 0 {
+		return pgtype.UUID{}, nil
+	}
+	return reach, nil
+}
+
+// readPage makes rounds. Each round reads the ids from a lowest one on and below Before, bounds that another statement
+// determines first: whatever happens in between, each id is read once, by one statement.
 func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsParams, rows int32,
 	most time.Duration,
 ) (page Page, err error) {
@@ -241,25 +266,25 @@ func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsPar
 	page.Skip, params.Skip = int(params.Skip), 0 // a statement would not report how many it has skipped
 	ofTenant := params.Tenant
 	if ofTenant == pgvalue.UUID(outbox.RootTenant) {
-		ofTenant = pgtype.UUID{} // without an index of its jobs, those of all tenants are read
+		ofTenant = pgtype.UUID{} // the indexes by tenant omit it: jobs of all tenants are read
 	}
 	for ; ; rows *= 2 {
 		if params.Contains != "" {
 			rows = min(rows, mostText)
 		}
-		reach, err := db.FindReach(ctx, sqlgen.FindReachParams{
+		reach, err := findReach(ctx, db, sqlgen.FindReachParams{
 			Statuses: params.Statuses, Before: params.Before, After: bottom, Tenant: ofTenant, MaxRows: rows,
 		})
 		if err != nil {
 			return page, err
 		}
 		if params.After = bottom; reach.Valid {
-			params.After = reach
+			params.After = beneath(reach)
 		}
 		if err := page.read(ctx, db, params, limit); err != nil {
 			return page, err
 		}
-		params.Before = above(reach)
+		params.Before = reach
 		switch {
 		case len(page.Jobs) == limit:
 			page.Next = page.Jobs[limit-1].ID

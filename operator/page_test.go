@@ -230,3 +230,95 @@ func rowsRead(t *testing.T, plan string) (read int) {
 	}
 	return read
 }
+
+// storeForeign stores 10 open jobs, 10 dead letters and 10 closed jobs of a tenant among 3000 of each that belong to
+// another one, a millisecond apart.
+func storeForeign(t *testing.T, db outbox.DB, own, foreign outbox.ID) {
+	t.Helper()
+	exec(t, db, `
+		WITH mixed AS MATERIALIZED (
+			SELECT i, overlay(outbox.uuid_v7()::text PLACING
+			           regexp_replace(lpad(to_hex(1795000000000 + i), 12, '0'), '^(.{8})', '\1-') FROM 1 FOR 13)::uuid AS id,
+			       CASE WHEN i / 3 % 300 = 7 THEN $1::uuid ELSE $2::uuid END AS tenant
+			FROM generate_series(1, 9000) AS i
+		), open AS (
+			INSERT INTO outbox.jobs (id, tenant_id, kind, payload, status)
+			SELECT id, tenant, 'mail', '', CASE WHEN i % 3 = 0 THEN 'dead' ELSE 'pending' END::outbox.job_status FROM mixed WHERE i % 3 < 2)
+		INSERT INTO outbox.history (id, tenant_id, run_at, created_at, epoch, status, closed_from, attempt, max_attempts, lost_leases, priority, queue, kind, payload, content_type)
+		SELECT id, tenant, now(), now(), 1, 'succeeded', 'running', 1, 25, 0, 0, 'default', 'mail', '', 'text/plain' FROM mixed WHERE i % 3 = 2`, own, foreign)
+	exec(t, db, `ANALYZE outbox.jobs, outbox.history`)
+}
+
+// However many jobs other tenants have, a statement of a tenant's list passes over so many of them as a round is meant
+// to, and the pages are the tenant's list. What they say about the others' ids is a time.
+func TestARoundOfATenantIsBounded(t *testing.T) {
+	t.Parallel()
+	const round = 100
+	for name, tenant := range map[string]outbox.ID{"a tenant": outbox.NewID(), "the root tenant": outbox.RootTenant} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, db := newRig(t)
+			storeForeign(t, db, tenant, outbox.NewID())
+			ctx := operator.WithTenant(t.Context(), tenant)
+			var plans []string
+			o := operator.New(pgtest.Login(t, db, "outbox_api")).Planned(&plans)
+			walk := func(page func(before outbox.ID) ([]outbox.ID, outbox.ID, error)) (found []outbox.ID) {
+				t.Helper()
+				plans = nil
+				for next := (outbox.ID{}); ; {
+					ids, after, err := page(next)
+					if err != nil {
+						t.Fatal(err)
+					}
+					found = append(found, ids...)
+					if next = after; next.IsZero() {
+						break
+					}
+					if len(ids) == 0 && [10]byte(next[6:]) != [10]byte{} {
+						t.Errorf("the next page begins at %s, the id of somebody's job", next)
+					}
+				}
+				for _, plan := range plans {
+					if read := rowsRead(t, plan); read > 3*(round+20) { // of three parts, and some rows beside them
+						t.Errorf("%d rows are read in a round of %d:\n%s", read, round, plan)
+					}
+				}
+				return found
+			}
+			all := walk(func(before outbox.ID) (ids []outbox.ID, next outbox.ID, err error) {
+				page, err := o.FirstPage(ctx, operator.Filter{Before: before}, round)
+				for _, j := range page.Jobs {
+					ids = append(ids, j.ID)
+				}
+				return ids, page.Next, err
+			})
+			if want := owned(t, db, tenant); !slices.Equal(all, want) || len(want) != 30 {
+				t.Errorf("%d jobs on the pages, want the tenant's %d", len(all), len(want))
+			}
+			dead := walk(func(before outbox.ID) (ids []outbox.ID, next outbox.ID, err error) {
+				page, err := o.FirstLetters(ctx, operator.DeadLetterFilter{}, before, 5, round)
+				for _, l := range page.DeadLetters {
+					ids = append(ids, l.ID)
+				}
+				return ids, page.Next, err
+			})
+			if len(dead) != 10 {
+				t.Errorf("%d dead letters on the pages, want the tenant's 10", len(dead))
+			}
+		})
+	}
+}
+
+// owned returns the ids of a tenant's jobs, newest first.
+func owned(t *testing.T, db outbox.DB, tenant outbox.ID) []outbox.ID {
+	t.Helper()
+	rows, err := db.Query(t.Context(), `SELECT id FROM outbox.jobs WHERE tenant_id = $1 UNION ALL SELECT id FROM outbox.history WHERE tenant_id = $1 ORDER BY id DESC`, tenant)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[outbox.ID])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}

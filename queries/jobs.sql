@@ -32,12 +32,13 @@ LIMIT @max_rows;
 
 -- name: FindReach :one
 -- FindReach returns the id, between @after and @before, down to which ListJobs or ListDeadLetters, with the same
--- bounds, statuses and tenant, reads about @max_rows rows of each of its parts; NULL if there are no more to read.
+-- bounds, statuses and tenant, reads about @max_rows rows of each of its parts; NULL if there are no more to read. It
+-- counts what they read, not what they return: open jobs in any status, and dead letters of all tenants, which have one
+-- index. Row-level security would leave out rows that they read all the same: see BindTenant.
 SELECT greatest((
     SELECT jobs.id
     FROM outbox.jobs
-    WHERE jobs.status NOT IN ('failed', 'dead')
-      AND @statuses::text[] && '{created,pending,blocked,running,retrying}'::text[]
+    WHERE @statuses::text[] && '{created,pending,blocked,running,retrying}'::text[]
       AND jobs.id < @before
       AND jobs.id > @after
       AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
@@ -50,7 +51,6 @@ SELECT greatest((
       AND @statuses::text[] && '{failed,dead}'::text[]
       AND jobs.id < @before
       AND jobs.id > @after
-      AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
     ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- in the order of jobs_dead_letter_idx
     LIMIT 1 OFFSET @max_rows::integer
 ), (
@@ -63,6 +63,10 @@ SELECT greatest((
     ORDER BY history.id DESC
     LIMIT 1 OFFSET @max_rows::integer
 ))::uuid AS id;
+
+-- name: BindTenant :exec
+-- BindTenant ties the rest of the transaction to a tenant, or with * to all of them.
+SELECT set_config('app.tenant_id', @tenant, true);
 
 -- name: ListJobs :many
 -- ListJobs returns up to @max_rows jobs with an id between @after and @before, newest first, without payloads and
