@@ -47,6 +47,7 @@ type editor struct {
 	mark   string // beginning of the masks
 	after  string // the latest act on the job when it was shown
 	reveal bool
+	hidden []string // JSON pointers to the values that are masked
 	faults []fault
 }
 
@@ -66,6 +67,7 @@ type storedPayload struct {
 	laid   bool     // indented, and stored without space; other JSON keeps its bytes
 	masked []string // the values behind the masks, as JSON; the first mask is number 1
 	mark   string   // beginning of the masks, which the stored text contains nowhere
+	hidden func(path []string) bool
 }
 
 func (s *site) storedPayload(j operator.Job, reveal bool) (storedPayload, error) {
@@ -106,7 +108,8 @@ func (s *site) storedPayload(j operator.Job, reveal bool) (storedPayload, error)
 			editByCommand)
 	}
 	if p.json && !reveal {
-		p.mask(s.mask(false))
+		p.hidden = s.mask(false)
+		p.mask()
 	}
 	return p, nil
 }
@@ -132,11 +135,11 @@ const editByCommand = "Use “posthaste dlq replay ID --payload @FILE”."
 func (p *storedPayload) maskOf(n int) string { return `"` + p.mark + " " + strconv.Itoa(n) + `"` }
 
 // mask hides values.
-func (p *storedPayload) mask(hidden func([]string) bool) {
+func (p *storedPayload) mask() {
 	for p.mark = masked; strings.Contains(p.text, p.mark); p.mark += "•" {
 	}
 	p.text = replaceValues(p.text, func(path []string, value string) string {
-		if !hidden(path) {
+		if !p.hidden(path) {
 			return value
 		}
 		p.masked = append(p.masked, value)
@@ -144,7 +147,8 @@ func (p *storedPayload) mask(hidden func([]string) bool) {
 	})
 }
 
-// unmask puts the stored values in place of their masks, and reports masks that stand for none.
+// unmask puts the stored values in place of their masks, and reports masks that stand for none, or at a place where the
+// value would be shown.
 func (p *storedPayload) unmask(text string) (whole string, faults []fault) {
 	if len(p.masked) == 0 {
 		return text, nil
@@ -155,15 +159,17 @@ func (p *storedPayload) unmask(text string) (whole string, faults []fault) {
 			return value
 		}
 		n, err := strconv.Atoi(strings.Trim(rest, ` "`))
-		if err != nil || n < 1 || n > len(p.masked) || value != p.maskOf(n) {
-			faults = append(faults,
-				fault{
-					pointer: pointerOf(path),
-					reason:  "stands for no hidden value: write the value, or one of the masks as it was",
-				})
-			return value
+		reason := ""
+		switch {
+		case err != nil || n < 1 || n > len(p.masked) || value != p.maskOf(n):
+			reason = "stands for no hidden value: write the value, or one of the masks as it was"
+		case !p.hidden(path):
+			reason = "is a mask at a place whose value is shown: a hidden value can only stand where it stays hidden"
+		default:
+			return p.masked[n-1]
 		}
-		return p.masked[n-1]
+		faults = append(faults, fault{pointer: pointerOf(path), reason: reason})
+		return value
 	})
 	return whole, faults
 }
@@ -410,6 +416,13 @@ func (s *site) readEdit(v *visit) (e editor, was storedPayload, payload []byte, 
 		return e, was, nil, v.notEditable(j, err)
 	}
 	e.json, e.hides, e.mark = was.json, len(was.masked), was.mark
+	if was.hidden != nil {
+		for at := range spotsOf(e.text) {
+			if was.hidden(at.path) {
+				e.hidden = append(e.hidden, pointerOf(at.path))
+			}
+		}
+	}
 	payload, e.faults = was.edited(e.text)
 	return e, was, payload, nil
 }
@@ -417,6 +430,17 @@ func (s *site) readEdit(v *visit) (e editor, was storedPayload, payload []byte, 
 // checked returns an operator that validates new payloads against the schemas of their kinds.
 func (v *visit) checked(o *operator.Operator, epoch int64) *operator.Operator {
 	return o.CheckedBy(v.site.config.Kinds).AtEpoch(epoch)
+}
+
+// shown returns the reason why the schema refuses the value at a pointer, without what it may quote: a masked value.
+func (e *editor) shown(pointer, reason string) string {
+	quotes := slices.ContainsFunc(e.hidden, func(hidden string) bool {
+		return hidden == pointer || strings.HasPrefix(hidden, pointer+"/")
+	})
+	if quotes {
+		return "is not what the schema allows; its reason may quote a masked value, and is left out"
+	}
+	return reason
 }
 
 // faultsOf extracts mistakes in a payload from an error; nil if it contains anything else.
@@ -434,7 +458,7 @@ func (e *editor) faultsOf(err error) (faults []fault) {
 		if !strings.HasPrefix(pointer, "/") {
 			pointer = ""
 		}
-		faults = append(faults, fault{pointer: pointer, reason: bad.Reason})
+		faults = append(faults, fault{pointer: pointer, reason: e.shown(pointer, bad.Reason)})
 	}
 	if e.json {
 		locate(e.text, faults)

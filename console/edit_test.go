@@ -152,6 +152,7 @@ func TestMistakesInAPayloadStandAtTheirFields(t *testing.T) {
 		"no JSON":           {`"ada",`, `"ada"`, []string{"Line 4:", "is not JSON: at character 3", "invalid character"}},
 		"no JSON at all":    {`{`, `nonsense {`, []string{"Line 1:", "is not JSON"}},
 		"no such mask":      {`"••• 1"`, `"••• 2"`, []string{"Line 4:", "/password", "stands for no hidden value"}},
+		"a mask unmasked":   {`"ada"`, `"••• 1"`, []string{"Line 3:", "/to", "is a mask at a place whose value is shown"}},
 		"a broken mask":     {`"••• 1"`, `"•••"`, []string{"Line 4:", "/password", "stands for no hidden value"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -167,6 +168,26 @@ func TestMistakesInAPayloadStandAtTheirFields(t *testing.T) {
 				t.Errorf("it is %s", got)
 			}
 		})
+	}
+}
+
+// A schema quotes what it refuses: not what the page masks.
+func TestASchemaQuotesNoMaskedValue(t *testing.T) {
+	t.Parallel()
+	for as, tenant := range map[string]outbox.ID{"a": tenantA, "all": outbox.RootTenant} {
+		schemas := new(kinds.Schemas)
+		if err := schemas.Add("receipt", []byte(`{"properties": {"password": {"pattern": "^[A-Z]*$"},
+			"to": {"pattern": "^[a-z]*$"}, "logins": {"items": {"const": {}}}}}`)); err != nil {
+			t.Fatal(err)
+		}
+		r := newEditorRig(t, func(c *console.Config) { c.Kinds = schemas }).as(as)
+		id := r.deadWith(tenant, "receipt", `{"to":"ada","password":"hunter2","logins":[{"pin":"4711"}]}`)
+		form := r.get("job-edit?id="+id.String()).is(200).hasNot("hunter2", "4711").
+			edited(id, func(text string) string { return strings.Replace(text, "ada", "ada <b>", 1) })
+		for _, page := range []string{"job-edit", "job-edit-do"} {
+			r.post(page, form).is(422).hasNot("hunter2", "4711").
+				has("/password is not what the schema allows", "/logins/0 is not what the schema allows", "/to 'ada <b>' does not match pattern")
+		}
 	}
 }
 
