@@ -3,12 +3,14 @@ package console
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/a-h/templ"
 
@@ -559,11 +561,19 @@ func ranSchedule(v *visit, o *operator.Operator) error {
 	})(v, o)
 }
 
-// once returns the id in a form that makes its act happen once, however often it is sent.
+// onceFor is how long a form can be sent after it was shown.
+const onceFor = 24 * time.Hour
+
+// once returns the id in a form that makes its act happen once, however often it is sent. A list of operations is in
+// the order of these ids: it accepts one that it could have made, not one that would stand above or below all others.
 func (v *visit) once() (outbox.ID, error) {
 	id, err := outbox.ParseID(v.param("once"))
 	if err != nil {
 		return id, unreadable("once", "is no id")
+	}
+	made := time.UnixMilli(int64(binary.BigEndian.Uint64(id[:8]) >> 16))
+	if id[6]>>4 != 7 || id[8]>>6 != 2 || v.now.Sub(made) > onceFor || made.Sub(v.now) > time.Hour {
+		return id, unreadable("once", "is no id that this form had in the last day: load the page again")
 	}
 	return id, nil
 }

@@ -1,6 +1,7 @@
 package operator_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -491,5 +492,16 @@ func TestOperationsKeepTheirRate(t *testing.T) {
 			(SELECT at FROM outbox.audit WHERE act = 'operation.stop') AS stopped WHERE act.act = 'job.replay'`).Scan(&rate, &after)
 	if err != nil || rate < 95 || rate > 105 || after > 1 {
 		t.Errorf("%.1f jobs a second, the latest %.1f s after the stop, %v; want 100, and at most 1 s", rate, after, err)
+	}
+}
+
+// An operation is found by its id even if no list, which goes from id to id, can begin above it.
+func TestAnOperationIsFoundByAnyID(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	highest := outbox.ID(bytes.Repeat([]byte{0xff}, 16))
+	exec(t, db, `INSERT INTO outbox.operations (id, act, filter, per_second, matched, actor, reason, request_id) VALUES ($1, 'replay', '{}', 0, 0, 'ada', '', '')`, highest)
+	if op, err := o.Operation(t.Context(), outbox.ID{}, highest); err != nil || op.ID != highest {
+		t.Errorf("%+v, %v", op, err)
 	}
 }

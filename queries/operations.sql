@@ -56,7 +56,7 @@ SELECT (SELECT count(*) FROM trimmed)::bigint AS jobs, (SELECT count(*) FROM for
 
 -- name: ListOperations :many
 -- ListOperations returns up to @max_rows operations of a @tenant or of any, newest first, starting with the one before
--- @before; with an @id only that one.
+-- @before; with an @id only that one, wherever it stands.
 SELECT operations.id, operations.tenant_id, coalesce(operations.open_act, operations.act)::text AS act,
        operations.filter, operations.per_second, operations.matched, operations.done, operations.passed,
        operations.actor, operations.reason, operations.request_id, operations.created_at, operations.stopped_at, operations.finished_at,
@@ -64,7 +64,7 @@ SELECT operations.id, operations.tenant_id, coalesce(operations.open_act, operat
        (operations.finished_at IS NULL AND operations.stopped_at IS NULL
            AND coalesce(operations.open_at, operations.next_at) < statement_timestamp() - interval '1 minute')::boolean AS overdue
 FROM outbox.operations
-WHERE operations.id < @before
+WHERE (operations.id < @before OR sqlc.narg(id)::uuid IS NOT NULL)
   AND (sqlc.narg(tenant_id)::uuid IS NULL OR operations.tenant_id = sqlc.narg(tenant_id))
   AND (sqlc.narg(id)::uuid IS NULL OR operations.id = sqlc.narg(id))
 ORDER BY operations.id DESC

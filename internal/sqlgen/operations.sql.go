@@ -80,17 +80,17 @@ SELECT operations.id, operations.tenant_id, coalesce(operations.open_act, operat
        (operations.finished_at IS NULL AND operations.stopped_at IS NULL
            AND coalesce(operations.open_at, operations.next_at) < statement_timestamp() - interval '1 minute')::boolean AS overdue
 FROM outbox.operations
-WHERE operations.id < $1
-  AND ($2::uuid IS NULL OR operations.tenant_id = $2)
-  AND ($3::uuid IS NULL OR operations.id = $3)
+WHERE (operations.id < $1 OR $2::uuid IS NOT NULL)
+  AND ($3::uuid IS NULL OR operations.tenant_id = $3)
+  AND ($2::uuid IS NULL OR operations.id = $2)
 ORDER BY operations.id DESC
 LIMIT $4
 `
 
 type ListOperationsParams struct {
 	Before   pgtype.UUID
-	TenantID pgtype.UUID
 	ID       pgtype.UUID
+	TenantID pgtype.UUID
 	MaxRows  int32
 }
 
@@ -114,12 +114,12 @@ type ListOperationsRow struct {
 }
 
 // ListOperations returns up to @max_rows operations of a @tenant or of any, newest first, starting with the one before
-// @before; with an @id only that one.
+// @before; with an @id only that one, wherever it stands.
 func (q *Queries) ListOperations(ctx context.Context, arg ListOperationsParams) ([]ListOperationsRow, error) {
 	rows, err := q.db.Query(ctx, ListOperations,
 		arg.Before,
-		arg.TenantID,
 		arg.ID,
+		arg.TenantID,
 		arg.MaxRows,
 	)
 	if err != nil {
