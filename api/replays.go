@@ -31,7 +31,7 @@ type ReplayAnswer struct {
 	Until           time.Time `json:"until"`
 	TakesSeconds    float64   `json:"takesSeconds,omitempty" doc:"Duration at the rate"`
 	Dropped         int64     `json:"dropped,omitempty" doc:"Estimate of the messages that the broker would drop, because it remembers their ids; for tokens of all tenants"`
-	RememberSeconds float64   `json:"rememberSeconds,omitempty" doc:"How long the broker remembers ids"`
+	RememberSeconds float64   `json:"rememberSeconds,omitempty" doc:"How long the broker remembers ids; for tokens of all tenants"`
 	Replay          *Replay   `json:"replay,omitempty" doc:"The replay; omitted after a dry run"`
 }
 
@@ -113,6 +113,9 @@ func (s *server) startReplay(ctx context.Context, in *startReplayInput) (*starte
 		TakesSeconds: plan.Takes.Seconds(),
 		Dropped:      plan.Dropped, RememberSeconds: plan.Remembers.Seconds(),
 	}}
+	if !within(ctx).IsZero() {
+		out.Body.Dropped, out.Body.RememberSeconds = 0, 0 // only tokens of all tenants may learn which sinks exist
+	}
 	if in.Body.DryRun {
 		return out, nil
 	}
