@@ -160,6 +160,7 @@ type site struct {
 
 	verifying sync.Mutex // held while somebody verifies the audit
 	streams   streams
+	exports   streams
 
 	editing    editing
 	complaints outage.Complaints

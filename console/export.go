@@ -18,6 +18,7 @@ import (
 	"github.com/a-h/templ"
 
 	"github.com/posthaste-dev/posthaste/access"
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/watch"
@@ -25,6 +26,20 @@ import (
 
 // mostExported is how many rows of a list are exported.
 const mostExported = 10_000
+
+// A list in which few rows match is read to its end for them, however long it is: so few exports are under way at once,
+// each leaves the database as long a pause after a page as the page took, up to a limit, and ends after exportTime.
+const (
+	maxExports    = 4 // of all callers
+	maxOwnExports = 1
+	exportTime    = 5 * time.Minute
+	exportPause   = 100 * time.Millisecond
+)
+
+var errExports = refusal{
+	http.StatusTooManyRequests, "Too many files are being exported",
+	"Wait until your other export has ended, or try again in a moment.",
+}
 
 // exportParams are the additional parameters of an exported list: the format is csv or jsonl.
 const exportParams = " format"
@@ -148,9 +163,9 @@ func exportedID(id outbox.ID) string {
 	return id.String()
 }
 
-// export answers with a file of up to mostExported rows, written while they are read. However many pages that takes, it
-// goes on while the client reads it and the login is valid; each page has the time of one. If reading fails after the
-// answer has begun, the connection is cut: a file that ends early must not look whole.
+// export answers with a file of up to mostExported rows, written while they are read. It goes on for exportTime, while
+// the client reads it and the login is valid; each page has the time of one. If reading fails after the answer has begun,
+// the connection is cut: a file that ends early must not look whole.
 func (v *visit) export(t exportedTable) error {
 	write, contentType, ending := writeCSV, "text/csv; charset=utf-8; header=present", "csv"
 	switch v.param("format") {
@@ -163,15 +178,15 @@ func (v *visit) export(t exportedTable) error {
 	if v.r.ContentLength != 0 {
 		return watch.ErrBody
 	}
+	leave, ok := v.site.exports.take(v.caller(), maxExports, maxOwnExports)
+	if !ok {
+		return errExports
+	}
+	defer leave()
 	rows, more, err := t.page(v.ctx())
 	if err != nil {
 		return err
 	}
-	leave, err := v.site.streams.take(v.caller()) // it may last long; the other places are for pages
-	if err != nil {
-		return err
-	}
-	defer leave()
 	v.leave()
 	ctx, end := v.site.whileAllowed(v)
 	defer end()
@@ -184,25 +199,25 @@ func (v *visit) export(t exportedTable) error {
 	if v.r.Method == http.MethodHead {
 		return nil
 	}
-	left, cut := mostExported, false // cut is known only once there is a row too many: the last pages may be empty
 	if ending == "csv" {
-		rows, left = append([][]string{t.columns}, rows...), left+1
+		err = writeCSV(v.w, t, t.columns)
 	}
-	for ; err == nil; rows, more, err = t.page(ctx) {
+	written, cut := 0, false // cut is known only once there is a row too many: the last pages may be empty
+	for begun := time.Now(); err == nil; rows, more, err = t.next(ctx) {
 		_ = connection.SetWriteDeadline(time.Now().Add(v.site.config.Timeout))
-		cut = len(rows) > left
-		rows = rows[:min(len(rows), left)]
-		left -= len(rows)
+		cut = len(rows) > mostExported-written || more && time.Since(begun) > exportTime
+		rows = rows[:min(len(rows), mostExported-written)]
 		for i := 0; i < len(rows) && err == nil; i++ {
 			err = write(v.w, t, rows[i])
 		}
+		written += len(rows)
 		_ = connection.Flush() // the browser shows a file, and a proxy sees progress
 		if err != nil || !more || cut {
 			break
 		}
 	}
 	if err == nil && cut {
-		err = writeCut(v.w, ending, t)
+		err = writeCut(v.w, ending, t, written)
 	}
 	if err != nil {
 		v.site.log.LogAttrs(v.ctx(), slog.LevelWarn, "export was cut off", slog.String("request_id", v.id),
@@ -212,19 +227,27 @@ func (v *visit) export(t exportedTable) error {
 	return nil
 }
 
+// next returns the next page, after a pause.
+func (t exportedTable) next(ctx context.Context) (rows [][]string, more bool, err error) {
+	begun := time.Now()
+	rows, more, err = t.page(ctx)
+	_ = backoff.Sleep(ctx, min(time.Since(begun), exportPause)) // if ctx ends, the next page fails
+	return rows, more, err
+}
+
 // inner matches what looks like a formula within a cell to a spreadsheet that splits lines at semicolons or tabs, as in
 // languages that write decimals with a comma: it does not recognize the quotation marks around the cell, and a line end
 // ends its line.
 var inner = regexp.MustCompile(`([;\t\r\n])([" ]*[=+\-@＝＋－＠])`)
 
 // writeCut writes the last line of a file that does not have the whole list.
-func writeCut(w io.Writer, ending string, t exportedTable) error {
+func writeCut(w io.Writer, ending string, t exportedTable, written int) error {
 	if ending == "csv" {
 		cells := make([]string, len(t.columns)) // as many as in each line
-		cells[0] = "only the first " + strconv.Itoa(mostExported) + " rows are here"
+		cells[0] = "only the first " + strconv.Itoa(written) + " rows are here"
 		return writeCSV(w, t, cells)
 	}
-	_, err := io.WriteString(w, `{"only_the_first":`+strconv.Itoa(mostExported)+"}\n")
+	_, err := io.WriteString(w, `{"only_the_first":`+strconv.Itoa(written)+"}\n")
 	return err
 }
 

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -67,13 +68,35 @@ func CSVLine(cells ...string) string {
 
 // Exported answers with a file of the pages, to a visit whose time is over.
 func Exported(w http.ResponseWriter, timeout time.Duration, page func(context.Context) ([][]string, bool, error)) error {
+	return exportedFor(&site{config: Config{Timeout: timeout}, log: slog.New(slog.DiscardHandler)}, "ada", w, page)
+}
+
+func exportedFor(s *site, who string, w http.ResponseWriter, page func(context.Context) ([][]string, bool, error)) error {
 	late, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
 	defer cancel()
+	is := access.Principal{Name: who, AllTenants: true}
+	s.config.Who = func(*http.Request) (access.Principal, error) { return is, nil }
 	v := &visit{
-		site: &site{config: Config{Timeout: timeout}, log: slog.New(slog.DiscardHandler)}, w: w, params: url.Values{"format": {"csv"}},
+		site: s, w: w, params: url.Values{"format": {"csv"}}, who: is, known: true, route: new(route),
 		r: httptest.NewRequestWithContext(late, "GET", "/", nil), connection: context.Background(), leave: func() {},
 	}
 	return v.export(exportedTable{"list", []string{"id"}, nil, page})
+}
+
+// ExportedAtOnce has these people export at once, each while those before read, and returns their errors.
+func ExportedAtOnce(who ...string) (last error) {
+	s := &site{config: Config{Timeout: time.Minute}, log: slog.New(slog.DiscardHandler)}
+	var come func(rest []string) error
+	come = func(rest []string) error {
+		return exportedFor(s, rest[0], httptest.NewRecorder(), func(context.Context) ([][]string, bool, error) {
+			if len(rest) > 1 {
+				last = errors.Join(last, come(rest[1:]))
+			}
+			return nil, false, nil
+		})
+	}
+	first := come(who)
+	return errors.Join(first, last)
 }
 
 // Unrenewed returns the value of a cookie of somebody without a refresh token, whom the provider has confirmed at a

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/console"
@@ -240,4 +241,41 @@ func TestAFileSaysThatItIsNotTheWholeList(t *testing.T) {
 			t.Errorf("%d rows: the file ends with %q, %v; want %q", rows, body[max(0, len(body)-60):], err, want)
 		}
 	}
+}
+
+// Few exports are under way at once: they read lists to their end, and few rows may match.
+func TestFewExportAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		who  string
+		want string
+	}{
+		{"ada", ""}, {"ada ben eve zoe", ""}, {"ada ada", "Too many files"}, {"ada ben eve zoe kim", "Too many files"},
+	} {
+		if err := console.ExportedAtOnce(strings.Fields(c.who)...); (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s export at once: %v; want %q", c.who, err, c.want)
+		}
+	}
+}
+
+// An export of few among very many rows leaves the database pauses, and ends with what it has found.
+func TestAnExportOfFewAmongManyEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, begun, pages := httptest.NewRecorder(), time.Now(), 0
+		err := console.Exported(w, time.Minute, func(context.Context) ([][]string, bool, error) {
+			time.Sleep(30 * time.Millisecond) // as a page of few among many
+			if pages++; pages == 3 {
+				return [][]string{{"x"}}, true, nil
+			}
+			return nil, true, nil
+		})
+		took := time.Since(begun)
+		if body := w.Body.String(); err != nil || body != "id\nx\nonly the first 1 rows are here\n" || took > 6*time.Minute {
+			t.Errorf("after %s the file is %q, %v", took, body, err)
+		}
+		if busy := time.Duration(pages) * 30 * time.Millisecond; busy > took*6/10 {
+			t.Errorf("the database was read from for %s of %s", busy, took)
+		}
+	})
 }

@@ -171,12 +171,12 @@ var errStreams = refusal{
 	"Close some tabs, or try again in a moment.",
 }
 
-// take takes a place for a stream.
-func (s *streams) take(who callers.Caller) (leave func(), err error) {
+// take takes a place for a stream, unless there are most of them, or own of the caller.
+func (s *streams) take(who callers.Caller, most, own int) (leave func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.all >= maxStreams || s.of[who] >= maxOwn {
-		return nil, errStreams
+	if s.all >= most || s.of[who] >= own {
+		return nil, false
 	}
 	if s.of == nil {
 		s.of = map[callers.Caller]int{}
@@ -190,7 +190,7 @@ func (s *streams) take(who callers.Caller) (leave func(), err error) {
 		if s.of[who]--; s.of[who] == 0 {
 			delete(s.of, who)
 		}
-	}, nil
+	}, true
 }
 
 // events streams the changes of the jobs that the viewer may see, from now on or from a position on. It does not count
@@ -209,9 +209,9 @@ func (s *site) events(v *visit) error {
 			"Only this console's own pages may read the stream.",
 		}
 	}
-	leave, err := s.streams.take(v.caller())
-	if err != nil {
-		return err
+	leave, ok := s.streams.take(v.caller(), maxStreams, maxOwn)
+	if !ok {
+		return errStreams
 	}
 	defer leave()
 	v.leave()
