@@ -107,7 +107,7 @@ var wake = []Mutant{
 		Name:      "another job makes a locked one be forgotten",
 		Breaks:    "a locked job waits for the poll if a claim of its tenant and priority gets a job, or a wake-up comes, before it is free",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Claimed", `c.asks || c.locked > 0 || `, ``}},
+		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Claimed", `c.asks != nil || c.locked > 0 || `, ``}},
 		Checks:    []Check{test("dispatcher/internal/scheduler", "TestWhatMayBeLockedIsAskedFor", "the next survey asks about []")},
 	},
 	{
@@ -121,7 +121,7 @@ var wake = []Mutant{
 		Name:      "a pause answers for locked jobs",
 		Breaks:    "a claim that gets nothing because its queue is paused moves the cursors past jobs that nobody has looked at",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
-		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.StartFromFront", `c.asks, c.searched = false, false`, `c.searched = false`}},
+		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.StartFromFront", `c.asks, c.searched = nil, false`, `c.searched = false`}},
 		Checks:    []Check{test("dispatcher", "TestAQueueThatTurnsOutToBeLimitedIsClaimedFromTheFront", "not at the front")},
 	},
 	{

@@ -37,9 +37,13 @@ type Cursor struct {
 
 	// A claim of jobs without a key does not report whether it has passed locked ones. So if it gets none of those that
 	// were due, the next survey asks whether they are still there, in the range that the claim has read.
-	asks      bool
-	asksFrom  time.Time // where that claim began; zero means at the first entry
-	asksFront bool      // it began at the front
+	asks *readRange // nil if it does not ask
+}
+
+// readRange is the range that a claim has read: what is due now, from where the claim began.
+type readRange struct {
+	from  time.Time // zero means from the first entry
+	front bool      // it began at the front
 }
 
 // From returns where a claim begins: at the front if atFront is set, otherwise at the cursor. It never begins beyond
@@ -60,7 +64,7 @@ func (c *Cursor) exhausted(front bool, since pgtype.Timestamptz) {
 
 // nothingLeft notes that no due job is left in the range that a claim has read.
 func (c *Cursor) nothingLeft(front bool, since pgtype.Timestamptz) {
-	c.locked, c.again, c.asks = 0, time.Time{}, false
+	c.locked, c.again, c.asks = 0, time.Time{}, nil
 	if front && since.Valid {
 		// All entries before this time were looked at; those that are left are not for this process.
 		if at := (Position{RunAt: since.Time.Add(-lateCommit)}); c.At.Before(at) {
@@ -78,7 +82,7 @@ func (c *Cursor) passedLocked(now time.Time) {
 }
 
 func (c *Cursor) lookAgain(now time.Time) {
-	c.asks, c.again = false, now.Add(LockedPause(c.locked))
+	c.asks, c.again = nil, now.Add(LockedPause(c.locked))
 	c.locked++
 }
 

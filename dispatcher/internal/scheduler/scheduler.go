@@ -415,7 +415,7 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 				c.state = due
 			case how.Locked:
 				c.passedLocked(now)
-			case !keyed && (c.asks || c.locked > 0 || n == 0 && c.state == due):
+			case !keyed && (c.asks != nil || c.locked > 0 || n == 0 && c.state == due):
 				s.ask(c, how.Front, c.From(how.Front, front))
 			default:
 				c.exhausted(how.Front, s.since)
@@ -440,8 +440,7 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 // ask notes that a claim that began at from has got none of a flow's due jobs: another process has taken them, or a
 // transaction has locked them and may leave them as they are. The next survey finds out.
 func (s *Scheduler) ask(c *Cursor, front bool, from Position) {
-	c.state, c.again = drained, time.Time{}
-	c.asks, c.asksFrom, c.asksFront = true, from.RunAt, front
+	c.state, c.again, c.asks = drained, time.Time{}, &readRange{from.RunAt, front}
 	s.state = max(s.state, claimedSince)
 }
 
@@ -519,7 +518,7 @@ func (s *Scheduler) StartFromFront() {
 			if !cs.near {
 				c.At = Position{}
 			}
-			c.asks, c.searched = false, false // what the claims before have found proves nothing
+			c.asks, c.searched = nil, false // what the claims before have found proves nothing
 		}
 	}
 	s.Woken()

@@ -114,7 +114,7 @@ func (s *Scheduler) endRound(now time.Time) {
 // goBack notes the jobs that a search has found before the cursor. If there may be others after them, claims go on from
 // the last.
 func (c *Cursor) goBack(found []Position, keyed bool) {
-	c.state, c.asks = due, false
+	c.state, c.asks = due, nil
 	if len(found) == MaxFound {
 		c.At = found[MaxFound-1]
 	}

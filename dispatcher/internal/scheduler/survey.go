@@ -21,8 +21,8 @@ func (s *Scheduler) Known(keyed bool) (flows []Flow) {
 // begins to look for them; a zero time means at the first entry.
 func (s *Scheduler) Asked() (flows []Flow, from []time.Time) {
 	for _, c := range s.plain.sorted {
-		if c.asks {
-			flows, from = append(flows, c.Flow), append(from, c.asksFrom)
+		if c.asks != nil {
+			flows, from = append(flows, c.Flow), append(from, c.asks.from)
 		}
 	}
 	return flows, from
@@ -80,7 +80,7 @@ func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched
 			cs = &s.keyed
 		}
 		c := cs.get(row.Flow)
-		if row.Unknown && c != nil && c.asks { // a transaction has locked them
+		if row.Unknown && c != nil && c.asks != nil { // a transaction has locked them
 			c.lookAgain(now)
 			c.dueAt(c.again)
 			continue
@@ -103,8 +103,8 @@ func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched
 		}
 	}
 	for _, c := range s.plain.sorted {
-		if c.asks { // another process has taken them
-			c.nothingLeft(c.asksFront, before)
+		if c.asks != nil { // another process has taken them
+			c.nothingLeft(c.asks.front, before)
 		}
 	}
 	return found
@@ -114,7 +114,7 @@ func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched
 // been too much for it: the poll finds jobs that were locked.
 func (s *Scheduler) SurveyFailed(searched bool, took time.Duration) {
 	for _, c := range s.plain.sorted {
-		c.asks = false
+		c.asks = nil
 	}
 	if searched {
 		s.failure = func(why Failure) { s.search.fail(time.Now(), took, why != TooMuch); s.searched = false }
