@@ -154,18 +154,24 @@ func (n OperationSpec) Validate() error {
 }
 
 // StartOperation leaves an act on many jobs to the processes that run operations ([Operator.RunOperations]), which go
-// on when the caller has gone. Its entries in the audit have this operator's actor, reason and request. It may return
+// on when the caller has gone. Its entries in the audit have this operator's actor, reason and request; without a request, they have the
+// operation's id in place of it. It may return
 // [ErrTooManyOperations].
 func (o *Operator) StartOperation(ctx context.Context, n OperationSpec) (Operation, error) {
 	if err := n.Validate(); err != nil {
 		return Operation{}, err
 	}
+	if n.ID.IsZero() {
+		n.ID = outbox.NewID()
+	}
+	if o.by.requestID == "" { // its acts would not be told from those of others
+		named := *o
+		named.by.requestID = n.ID.String()
+		o = &named
+	}
 	start, tenant := o.startOnLetters, n.Filter.Tenant
 	if n.Act.OnOpenJobs() {
 		start, tenant = o.startOnJobs, n.Jobs.Tenant
-	}
-	if n.ID.IsZero() {
-		n.ID = outbox.NewID()
 	}
 	started, err := start(ctx, n)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -505,3 +505,31 @@ func TestAnOperationIsFoundByAnyID(t *testing.T) {
 		t.Errorf("%+v, %v", op, err)
 	}
 }
+
+// An operation that was started without a request, as by the command, has its id in place of it: its acts are not taken
+// for those of others.
+func TestAnOperationHasARequest(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	reach(t, db, outbox.Dead)
+	id, _ := reach(t, db, outbox.Pending)
+	for _, n := range []operator.OperationSpec{
+		{Act: operator.DismissLetters}, {Act: operator.CancelJobs},
+	} {
+		op, err := o.StartOperation(t.Context(), n)
+		if err != nil || op.RequestID != op.ID.String() || op.ID.IsZero() {
+			t.Fatalf("%s: started %+v, %v; want its id as its request", n.Act, op, err)
+		}
+		for range 5 {
+			if _, err := o.StepOperation(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if others, err := o.OthersActs(t.Context(), op, time.Now().Add(-time.Hour)); n.Act == operator.DismissLetters && (err != nil || len(others) != 0) {
+			t.Errorf("%s: its own acts count as those of others: %+v, %v", n.Act, others, err)
+		}
+	}
+	if got := job(t, o, id).Status; got != outbox.Cancelled {
+		t.Errorf("the job is %s", got)
+	}
+}
