@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -107,7 +108,10 @@ func (s *site) kind(v *visit) error {
 	k.jobs = page.Jobs
 	since := v.now.Add(-lettersOf).Truncate(time.Minute) // the same for all viewers
 	letters := operator.DeadLetterFilter{Kind: name, Tenant: v.tenant(), CreatedSince: since}
-	counted, err := s.watch.LetterGroups.Look(v.ctx(), letters, kindGroups)
+	// The look goes on if the person goes away: so does the place of this page.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.ctx()), s.config.Timeout)
+	defer cancel()
+	counted, err := s.watch.LetterGroups.Look(ctx, letters, kindGroups)
 	if err != nil {
 		return err
 	}

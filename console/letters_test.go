@@ -1,12 +1,15 @@
 package console_test
 
 import (
+	"context"
 	"html"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -334,5 +337,32 @@ func TestAShortenedIDIsSaidToBeOne(t *testing.T) {
 	}
 	for _, other := range []string{id, "mail", "kind:deadbeef", "0a1b.send"} {
 		r.get("find?q=" + url.QueryEscape(other)).is(303)
+	}
+}
+
+// Dead letters are grouped for whoever asks: the look goes on when the person who began it leaves, and so does their
+// place, without which a reload after another would begin one look after another.
+func TestALookKeepsThePlaceOfItsPage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *console.Config) { c.Timeout = 2 * time.Second })
+	cookies := r.cookies()
+	tx, err := r.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE outbox.jobs`); err != nil { // the look waits
+		t.Fatal(err)
+	}
+	ctx, leave := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer leave()
+	req := httptest.NewRequestWithContext(ctx, "GET", "/letters", nil)
+	for _, c := range cookies {
+		req.AddCookie(c)
+	}
+	begun := time.Now()
+	r.send(req)
+	if took := time.Since(begun); took < time.Second {
+		t.Errorf("the page gave up its place after %s, while the look went on", took)
 	}
 }

@@ -53,6 +53,16 @@ func (l *latest[T]) serves(long time.Duration) bool {
 	}
 }
 
+// over reports whether the look has ended.
+func (l *latest[T]) over() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
+	}
+}
+
 func (l *latest[T]) wait(ctx context.Context) (found T, err error) {
 	select {
 	case <-l.done:

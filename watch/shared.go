@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 )
@@ -12,16 +13,19 @@ type shared[K comparable, T any] struct {
 	latest map[K]*latest[T]
 }
 
-// look returns what was found no longer ago than that, or a little longer if it took long to find: see latest. There
-// are so many looks at most that are remembered.
+// look returns what was found no longer ago than that, or a little longer if it took long to find: see latest. Beyond
+// so many looks, only those that go on are remembered.
 func (s *shared[K, T]) look(ctx context.Context, of K, long time.Duration, most int,
 	find func(context.Context) (T, error),
 ) (T, error) {
 	s.mu.Lock()
 	l := s.latest[of]
 	if !l.serves(long) {
-		if s.latest == nil || len(s.latest) >= most {
+		if s.latest == nil {
 			s.latest = map[K]*latest[T]{}
+		}
+		if len(s.latest) >= most { // a look that goes on is shared until it ends
+			maps.DeleteFunc(s.latest, func(_ K, l *latest[T]) bool { return l.over() })
 		}
 		l = begin(lookWithin, find)
 		s.latest[of] = l
