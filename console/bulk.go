@@ -238,8 +238,8 @@ func jobsCommand(act operator.OperationAct, f search, edit operator.JobEdit, ten
 		{"--queue", f.queue},
 		{"--status", search{statuses: possible(act, f.statuses)}.get("status")},
 		{"--key", f.key},
-		{"--created-since", f.since.text},
-		{"--created-until", f.until.text},
+		{"--created-since", f.since.absolute()},
+		{"--created-until", f.until.absolute()},
 	} {
 		if one[1] != "" {
 			conditions += " " + one[0] + " " + shellQuoted(one[1])

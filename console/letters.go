@@ -37,12 +37,17 @@ type letters struct {
 	list    search   // the page of a group, from which its letters are selected
 }
 
-// total returns how many dead letters all shown groups have.
-func (l letters) total() (n int64) {
+// total returns how many dead letters the shown groups have: there may be more in others if there are maxGroups.
+func (l letters) total() string {
+	var n int64
 	for _, g := range l.groups {
 		n += g.Jobs
 	}
-	return n
+	text := number(n) + " in " + plural(len(l.groups), "group")
+	if len(l.groups) == maxGroups {
+		return "at least " + text
+	}
+	return text
 }
 
 // group returns the group of the page. If the groups are not known, it is what the page was asked for, with the error
@@ -81,7 +86,8 @@ func (s *site) letters(v *visit) (err error) {
 	if l.filter.Fingerprint != "" {
 		patience /= 2
 	}
-	ctx, cancel := context.WithTimeout(v.ctx(), patience)
+	// The look goes on if the person goes away: so does the place of this page.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.ctx()), patience)
 	defer cancel()
 	counted, err := s.watch.LetterGroups.Look(ctx, l.filter, maxGroups)
 	if err == nil {

@@ -99,7 +99,7 @@ func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 		}
 		c.split = v.splitOf(parts, counted.Matched)
 		jobs := plural(int(counted.Matched), "dead letter")
-		if c.will = willOfLetters(act, jobs, instant(counted.FailedUntil), parts); act == operator.ReplayLetters {
+		if c.will = willOfLetters(act, counted.Matched, instant(counted.FailedUntil), parts); act == operator.ReplayLetters {
 			c.title, c.rate = "Run "+jobs+" again", true
 		} else {
 			c.title, c.danger = "Dismiss "+jobs, true
@@ -114,13 +114,14 @@ func askLetters(act operator.OperationAct) func(*visit) (confirmation, error) {
 }
 
 // willOfLetters describes an act on so many dead letters that failed before an instant.
-func willOfLetters(act operator.OperationAct, jobs, until string, parts []operator.LetterPart) []string {
+func willOfLetters(act operator.OperationAct, matched int64, until string, parts []operator.LetterPart) []string {
+	jobs := plural(int(matched), "dead letter")
 	const last = "It goes on without this page, shows how far it is, and can be stopped."
 	if act == operator.ReplayLetters {
 		return []string{
 			jobs + " that failed before " + until +
 				" become pending again, with all their attempts. What dies later is not touched.",
-			lateWords(parts),
+			lateWords(parts, matched),
 			"A letter that somebody else has acted on meanwhile is left alone.",
 			"It cannot be undone: what has run again has run. Those that wait can be cancelled.",
 			last,
@@ -134,11 +135,15 @@ func willOfLetters(act operator.OperationAct, jobs, until string, parts []operat
 	}
 }
 
-// lateWords returns a sentence on the letters whose deadline has passed.
-func lateWords(parts []operator.LetterPart) string {
-	var late int64
+// lateWords returns a sentence on the letters whose deadline has passed, of which only those in parts are known.
+func lateWords(parts []operator.LetterPart, matched int64) string {
+	var late, read int64
 	for _, p := range parts {
-		late += p.PastDeadline
+		late, read = late+p.PastDeadline, read+p.Jobs
+	}
+	if read < matched {
+		return "Of the " + number(read) + " that were looked at, the deadline has passed of " + number(late) +
+			". One whose deadline has passed is left alone, and can only be dismissed."
 	}
 	switch late {
 	case 0:

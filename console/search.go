@@ -107,6 +107,14 @@ func parseInstant(text string, now time.Time) (instantText, error) {
 	return instantText{text, now.Add(-time.Duration(n) * unit)}, nil
 }
 
+// absolute returns the instant in a form that means the same later; "" if it is not set.
+func (i instantText) absolute() string {
+	if i.at.IsZero() {
+		return ""
+	}
+	return i.at.UTC().Format(time.RFC3339Nano)
+}
+
 // get returns a condition in written form; "" if it is not set.
 func (f search) get(name string) string {
 	switch name {
@@ -298,7 +306,14 @@ func (f search) command() string {
 		line = "posthaste jobs tail"
 	}
 	for _, name := range names {
-		if value := f.get(name); value != "" && flags[name] != "" {
+		value := f.get(name)
+		switch name { // what is written counts from the time of the page
+		case "since":
+			value = f.since.absolute()
+		case "until":
+			value = f.until.absolute()
+		}
+		if value != "" && flags[name] != "" {
 			line += " " + flags[name] + " " + shellQuoted(value)
 		}
 	}

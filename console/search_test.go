@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -51,17 +52,39 @@ func TestASearchIsReadAsItIsWritten(t *testing.T) {
 func TestTheCommandHasEveryConditionOfTheSearch(t *testing.T) {
 	t.Parallel()
 	id := outbox.NewID().String()
-	values := map[string]string{"status": "dead", "tenant": id, "parent": id, "since": "2h", "until": "2026-01-31T09:00:00Z"}
+	values := map[string]string{"status": "dead", "tenant": id, "parent": id, "since": "2w", "until": "2h"}
+	at := time.Date(2026, 1, 31, 9, 0, 0, 0, time.UTC)
+	instants := map[string]string{"since": "2026-01-17T09:00:00Z", "until": "2026-01-31T07:00:00Z"}
 	flags := map[string]string{"error": "fingerprint", "payload": "contains", "since": "created-since", "until": "created-until"}
 	for _, page := range []string{"", "live"} {
 		for _, name := range names {
 			f, value := search{page: page}, cmp.Or(values[name], "a b")
-			if err := f.set(name, value, time.Now()); err != nil {
+			if err := f.set(name, value, at); err != nil {
 				t.Fatal(err)
 			}
+			value = cmp.Or(instants[name], value) // which means the same however much later somebody runs it
 			if line, want := f.command(), " --"+cmp.Or(flags[name], name)+" "+shellQuoted(value); !strings.HasSuffix(line, want) {
 				t.Errorf("%s: the command is %s, want one that ends with %s", name, line, want)
 			}
 		}
+	}
+}
+
+// What an act on many says is also true where only a part of them was looked at.
+func TestCountsOfAPartSaySo(t *testing.T) {
+	t.Parallel()
+	parts := []operator.LetterPart{{Jobs: 9_999}, {Jobs: 1}}
+	if got := lateWords(parts, 10_000); !strings.HasPrefix(got, "None has a deadline that has passed") {
+		t.Errorf("of all: %s", got)
+	}
+	if got := lateWords(parts, 10_001); strings.Contains(got, "None") || !strings.HasPrefix(got, "Of the 10") {
+		t.Errorf("of a part: %s", got)
+	}
+	some := letters{groups: []operator.DeadLetterGroup{{Jobs: 2}, {Jobs: 3}}}
+	if got := some.total(); got != "5 in 2 groups" {
+		t.Errorf("the total of some groups is %q", got)
+	}
+	if got := (letters{groups: make([]operator.DeadLetterGroup, maxGroups)}).total(); got != "at least 0 in 100 groups" {
+		t.Errorf("the total of as many groups as are shown is %q", got)
 	}
 }
