@@ -105,10 +105,15 @@ func (p *program) queueCommand(name, usage string, act func(queueActs, context.C
 	}
 }
 
+// noteWithin is how long an act waits for a note: a database in trouble is slow, and the act is to help it.
+const noteWithin = time.Second
+
 // unusedQueue returns a note for a person who names a queue that has no open job and was neither paused nor limited:
 // that is right before its first job, and otherwise a typing error. It must be called before an act, which makes the
-// queue known. "" means no note, also where the queues cannot be listed.
+// queue known. "" means no note, also where the queues cannot be listed within noteWithin.
 func unusedQueue(ctx context.Context, o queueActs, queue string) string {
+	ctx, cancel := context.WithTimeout(ctx, noteWithin)
+	defer cancel()
 	queues, err := o.Queues(ctx)
 	var names []string
 	for _, q := range queues {

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
@@ -97,5 +101,24 @@ func TestQueuesLimit(t *testing.T) {
 		if r := posthaste(t, e, "", append([]string{"queues", "limit"}, args...)...); r.code != exitUsage || !strings.Contains(r.errOut, what) {
 			t.Errorf("%v: got %+v, want exit status 2 and %q", args, r, what)
 		}
+	}
+}
+
+// A queue is paused because something is wrong: the act does not wait for a note about its name.
+func TestAnActWaitsForNoNote(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := conn.Exec(t.Context(), `BEGIN; LOCK TABLE outbox.jobs`); err != nil { // no list of queues is read now
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	ok(t, env{"DATABASE_URL": url}, "queues", "pause", "mail")
+	if took := time.Since(begun); took > 5*time.Second {
+		t.Errorf("the pause took %s", took)
 	}
 }

@@ -206,7 +206,15 @@ func (p *program) stopReplay(ctx context.Context, c *cli.Command) error {
 		if err := o.StopReplay(ctx, c.Args().First(), id, outbox.ID{}); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintf(p.stdout, "stopped: %s\n", id)
+		ended, err := o.Replay(ctx, c.Args().First(), id, outbox.ID{})
+		if err != nil {
+			return err
+		}
+		word := "stopped"
+		if !ended.Stopped {
+			word = "had finished"
+		}
+		_, err = fmt.Fprintf(p.stdout, "%s: %s\n", word, id)
 		return err
 	})
 }

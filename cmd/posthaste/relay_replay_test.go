@@ -100,7 +100,9 @@ func TestAStreamThatLostEverythingIsRepaired(t *testing.T) {
 	if acts := rows(t, e, "audit", "--act", "sink.replay"); len(acts) != 2 || acts[0]["reason"] != "stream lost its tail" || acts[0]["target"] != "orders" {
 		t.Errorf("the audit has %v", acts)
 	}
-	ok(t, e, "relay", "replays", "stop", "orders", id) // which has ended
+	if out := ok(t, e, "relay", "replays", "stop", "orders", id); !strings.HasPrefix(out, "had finished: ") {
+		t.Errorf("to stop what has finished says %q", out)
+	}
 }
 
 func TestReplaysAreRefused(t *testing.T) {
