@@ -423,7 +423,13 @@ func keepPublishing(t *testing.T, db *pgxpool.Pool, topic, key string) (end func
 	go func() {
 		defer close(ended)
 		for backoff.Sleep(ctx, 50*time.Millisecond) == nil {
-			publish(t, db, topic, key, "x")
+			// t.Context ends before the cleanup, perhaps in the middle of a statement.
+			if _, err := db.Exec(context.WithoutCancel(ctx), `WITH stored AS (
+					INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload)
+					VALUES ($1, $2, $3, $4, 'text/plain', 'x'))
+				SELECT pg_notify('outbox_events', '')`, outbox.NewID(), outbox.RootTenant, topic, key); err != nil {
+				t.Error(err)
+			}
 		}
 	}()
 	end = func() { stop(); <-ended }
