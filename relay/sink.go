@@ -94,7 +94,7 @@ const (
 	CodeBadDestination = "relay_bad_destination" // the template gives no valid name
 	CodeUnavailable    = "relay_unavailable"     // the broker cannot be reached, or accepts nothing
 	CodeFull           = "relay_full"            // a limit of the destination is reached
-	CodeNoLeader       = "relay_no_leader"       // the destination has no leader or too few replicas, or accepts nothing
+	CodeNoLeader       = "relay_no_leader"       // the destination has no leader or replicas, or accepts nothing
 	CodeUnanswered     = "relay_unanswered"      // the broker did not confirm whether it has the message
 	CodeSilent         = "relay_silent"          // the destination does not confirm messages, and others do
 	CodeReplay         = "relay_replay"          // a running replay stops new events, as requested
