@@ -164,8 +164,8 @@ func exportedID(id outbox.ID) string {
 }
 
 // export answers with a file of up to mostExported rows, written while they are read. It goes on for exportTime, while
-// the client reads it and the login is valid; each page has the time of one. If reading fails after the answer has begun,
-// the connection is cut: a file that ends early must not look whole.
+// the client reads it and the login is valid; each page has the time of one. If reading fails after the answer has
+// begun, the connection is cut: a file that ends early must not look whole.
 func (v *visit) export(t exportedTable) error {
 	write, contentType, ending := writeCSV, "text/csv; charset=utf-8; header=present", "csv"
 	switch v.param("format") {

@@ -340,7 +340,7 @@ func TestAShortenedIDIsSaidToBeOne(t *testing.T) {
 	}
 }
 
-// Dead letters are grouped for whoever asks: the look goes on when the person who began it leaves, and so does their
+// Dead letters are grouped for all who ask: the look goes on when the person who began it leaves, and so does their
 // place, without which a reload after another would begin one look after another.
 func TestALookKeepsThePlaceOfItsPage(t *testing.T) {
 	t.Parallel()

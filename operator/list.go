@@ -232,9 +232,9 @@ func (o *Operator) Page(ctx context.Context, f Filter) (Page, error) {
 	return page, nil
 }
 
-// findReach returns the lowest id that a round reads; NULL if it reads all that is left. Tied to a tenant, it counts the
-// rows of the others too, because a list has to pass over them, and returns the beginning of a millisecond, which says
-// nothing about the others but how many there are.
+// findReach returns the lowest id that a round reads; NULL if it reads all that is left. Tied to a tenant, it counts
+// the rows of the others too, because a list has to pass over them, and returns the beginning of a millisecond, which
+// says nothing about the others but how many there are.
 func findReach(ctx context.Context, db *sqlgen.Queries, params sqlgen.FindReachParams) (pgtype.UUID, error) {
 	tenant := tenantIn(ctx)
 	if tenant.IsZero() {

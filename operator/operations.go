@@ -154,9 +154,8 @@ func (n OperationSpec) Validate() error {
 }
 
 // StartOperation leaves an act on many jobs to the processes that run operations ([Operator.RunOperations]), which go
-// on when the caller has gone. Its entries in the audit have this operator's actor, reason and request; without a request, they have the
-// operation's id in place of it. It may return
-// [ErrTooManyOperations].
+// on when the caller has gone. Its entries in the audit have this operator's actor, reason and request; without a
+// request, they have the operation's id in place of it. It may return [ErrTooManyOperations].
 func (o *Operator) StartOperation(ctx context.Context, n OperationSpec) (Operation, error) {
 	if err := n.Validate(); err != nil {
 		return Operation{}, err

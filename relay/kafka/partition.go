@@ -1,12 +1,9 @@
 package kafka
 
 import (
-	"strconv"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kgo"
-
-	"github.com/posthaste-dev/posthaste/relay"
 )
 
 // byKey places a record with a key as Kafka's own clients do. It keeps no state for such a record.
@@ -22,16 +19,4 @@ func (p *partitions) ForTopic(topic string) kgo.TopicPartitioner {
 		p.of.Store(topic, n)
 		return byKey.Partition(&kgo.Record{Key: key}, n)
 	}).ForTopic(topic)
-}
-
-var _ relay.Divider = (*Sink)(nil)
-
-// Part implements [relay.Divider]: partitions have leaders and replicas of their own. The part of a message without a
-// key is unknown, because the client chooses a partition that has a leader, and so is that of the first one to a topic.
-func (s *Sink) Part(m relay.Message) string {
-	n, known := s.partitions.of.Load(m.Destination)
-	if m.Key == "" || !known {
-		return ""
-	}
-	return strconv.Itoa(byKey.Partition(&kgo.Record{Key: []byte(m.Key)}, n.(int)))
 }

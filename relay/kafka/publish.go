@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -249,4 +250,16 @@ func (p *publication) wait(ctx context.Context, done <-chan struct{}) error {
 			}
 		}
 	}
+}
+
+var _ relay.Divider = (*Sink)(nil)
+
+// Part implements [relay.Divider]: partitions have leaders and replicas of their own. The part of a message without a
+// key is unknown, because the client chooses a partition that has a leader, and so is that of the first one to a topic.
+func (s *Sink) Part(m relay.Message) string {
+	n, known := s.partitions.of.Load(m.Destination)
+	if m.Key == "" || !known {
+		return ""
+	}
+	return strconv.Itoa(byKey.Partition(&kgo.Record{Key: []byte(m.Key)}, n.(int)))
 }
