@@ -107,11 +107,11 @@ func (c *claims) claim(ctx context.Context, db querier, r claimRequest) *claimBa
 			r.limits)
 	case c.streams.Load():
 		rows, _ = db.Query(ctx, sqlgen.ClaimStreamedJobs, p.tenants, p.quotas, p.firsts, p.lasts, p.priorities,
-			p.fromRunAt, p.fromID, p.untilRunAt, p.untilID,
+			p.fromRunAt, p.fromID, p.only,
 			c.queue, r.kinds, r.limits, int32(r.room), c.worker, pgvalue.Interval(c.leaseTTL))
 	default:
 		rows, _ = db.Query(ctx, sqlgen.ClaimJobs, c.worker, pgvalue.Interval(c.leaseTTL),
-			p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, p.untilRunAt, p.untilID, c.queue,
+			p.tenants, p.quotas, p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, p.only, c.queue,
 			r.kinds, r.limits, int32(r.room))
 	}
 	b := c.read(rows, r, sent)
@@ -122,14 +122,14 @@ func (c *claims) claim(ctx context.Context, db querier, r claimRequest) *claimBa
 	return b
 }
 
-// shareParams holds shares in the form that a statement takes: of each cursor the places of jobs that a search has
-// found, and the range from its position.
+// shareParams holds shares in the form that a statement takes: of each cursor the ids of jobs that a search has found,
+// and the range from its position.
 type shareParams struct {
 	tenants               []pgtype.UUID
 	quotas, firsts, lasts []int32
 	priorities            []int16
-	fromRunAt, untilRunAt []pgtype.Timestamptz
-	fromID, untilID       []pgtype.UUID
+	fromRunAt             []pgtype.Timestamptz
+	fromID, only          []pgtype.UUID
 }
 
 func newShareParams(r claimRequest) (p shareParams) {
@@ -139,19 +139,19 @@ func newShareParams(r claimRequest) (p shareParams) {
 		for _, c := range share.Cursors {
 			at := c.From(r.front, r.frontAt)
 			for _, found := range c.Found(at) {
-				p.add(c.Priority, found, pgTime(found.RunAt), found.ID)
+				p.add(c.Priority, found, pgvalue.UUID(found.ID))
 			}
-			p.add(c.Priority, at, pgtype.Timestamptz{}, outbox.ID{})
+			p.add(c.Priority, at, pgtype.UUID{})
 		}
 		p.lasts = append(p.lasts, int32(len(p.priorities)))
 	}
 	return p
 }
 
-func (p *shareParams) add(priority int16, from scheduler.Position, untilRunAt pgtype.Timestamptz, untilID outbox.ID) {
+func (p *shareParams) add(priority int16, from scheduler.Position, only pgtype.UUID) {
 	p.priorities = append(p.priorities, priority)
 	p.fromRunAt, p.fromID = append(p.fromRunAt, pgTime(from.RunAt)), append(p.fromID, pgvalue.UUID(from.ID))
-	p.untilRunAt, p.untilID = append(p.untilRunAt, untilRunAt), append(p.untilID, pgvalue.UUID(untilID))
+	p.only = append(p.only, only)
 }
 
 // pgTime converts a time. A zero time becomes minus infinity.

@@ -207,7 +207,7 @@ func (l *loop) pollAfter(now time.Time) time.Duration {
 
 // plan returns what the next claim asks for.
 func (l *loop) plan() scheduler.Plan {
-	p := l.planFor(maxBatch)
+	p := l.planFor(l.nextClaimMost)
 	if len(p.Kinds) == 0 {
 		return scheduler.Plan{}
 	}

@@ -1163,10 +1163,11 @@ func TestANewProcessBehindDeadEntriesStarts(t *testing.T) {
 // start all the same.
 func TestARefusedClaimOfOneTenantLeavesTheOthersTheirTurn(t *testing.T) {
 	t.Parallel()
-	for name, key := range map[string]string{"plain": "", "keyed": "k"} {
-		t.Run(name, func(t *testing.T) {
+	for i, key := range []string{"", "k", "", "k"} {
+		workers := 1 + i/2*63
+		t.Run(fmt.Sprintf("%d workers, key %q", workers, key), func(t *testing.T) {
 			t.Parallel()
-			inMemory(t, 1, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+			inMemory(t, workers, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 				r.set(func() {
 					r.refuse = func(c claimRequest) error {
 						if slices.ContainsFunc(c.shares, func(s scheduler.Share) bool { return s.Tenant.ID == numbered(0) }) {

@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
@@ -35,7 +37,7 @@ func (s *searches) next(ctx context.Context) {
 		s.learn(ctx, answer)
 	default:
 	}
-	if s.keyed.offered() >= maxBatch { // the next might find more than there is room for
+	if s.keyed.offered()+s.sched.Unclaimed() >= maxBatch { // claims have enough to look at
 		return
 	}
 	ranges, kinds := s.sched.Search(time.Now()), s.workers.outages.claimable()
@@ -43,13 +45,23 @@ func (s *searches) next(ctx context.Context) {
 		return
 	}
 	s.running.Go(func() {
-		s.ended <- s.find(ctx, kinds, ranges) // there is room: no search begins before the loop has read this
-		s.capacity.poke()
+		answer := s.find(ctx, kinds, ranges)
+		s.ended <- answer      // there is room: no search begins before the loop has read this
+		if answer.err == nil { // otherwise the loop learns of it when it looks next: it may be waiting for the database
+			s.capacity.poke()
+		}
 	})
 }
 
 func (s *searches) learn(ctx context.Context, answer searchAnswer) {
-	s.sched.NoteSearch(answer.ranges, answer.found, answer.err != nil, time.Now(), answer.took)
+	end := scheduler.SearchEnded
+	switch err := answer.err; {
+	case errors.Is(err, context.DeadlineExceeded), pgsession.IsLockedOut(err):
+		end = scheduler.SearchCutOff
+	case err != nil:
+		end = scheduler.SearchFailed
+	}
+	s.sched.NoteSearch(answer.ranges, answer.found, end, time.Now(), answer.took)
 	if answer.err != nil && ctx.Err() == nil {
 		s.health.Complain(ctx, "search for due jobs failed", answer.err, slog.String("queue", s.queue))
 	}

@@ -148,7 +148,7 @@ func TestAClaimLooksAtEachFoundJobByItself(t *testing.T) {
 				found[i] = []scheduler.Position{place(4)}
 			}
 		}
-		sched.NoteSearch(ranges, found, false, now, time.Minute)
+		sched.NoteSearch(ranges, found, scheduler.SearchEnded, now, time.Minute)
 		claim := func(room int, want ...int) {
 			t.Helper()
 			r := claimRequest{shares: plan(room), front: true, frontAt: sched.Front(false)}
@@ -156,7 +156,7 @@ func TestAClaimLooksAtEachFoundJobByItself(t *testing.T) {
 			rows, err := sqlgen.New(db).ClaimJobs(t.Context(), sqlgen.ClaimJobsParams{
 				Worker: "w", LeaseTtl: pgvalue.Interval(time.Hour), Queue: "default", Kinds: []string{"probe"}, MaxJobs: int32(room),
 				TenantIds: p.tenants, Quotas: p.quotas, Firsts: p.firsts, Lasts: p.lasts, Priorities: p.priorities,
-				FromRunAt: p.fromRunAt, FromID: p.fromID, UntilRunAt: p.untilRunAt, UntilID: p.untilID,
+				FromRunAt: p.fromRunAt, FromID: p.fromID, OnlyIds: p.only,
 			})
 			var got []int
 			var jobs []scheduler.Leased

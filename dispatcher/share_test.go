@@ -141,7 +141,7 @@ func TestSharedStatementsReadWhatTheyTell(t *testing.T) {
 		return hit + read
 	}
 	one := claimParams("w", 10)
-	if n := buffers(sqlgen.ClaimJobs, "w", one.LeaseTtl, one.TenantIds, one.Quotas, one.Firsts, one.Lasts, one.Priorities, one.FromRunAt, one.FromID, nil, nil,
+	if n := buffers(sqlgen.ClaimJobs, "w", one.LeaseTtl, one.TenantIds, one.Quotas, one.Firsts, one.Lasts, one.Priorities, one.FromRunAt, one.FromID, nil,
 		one.Queue, one.Kinds, false, int32(100)); n > 1000 {
 		t.Errorf("a claim of 10 jobs of root reads %d buffers", n)
 	}
@@ -154,7 +154,7 @@ func TestSharedStatementsReadWhatTheyTell(t *testing.T) {
 		tenants[n].Bytes[14], tenants[n].Bytes[15] = 0x71, byte(n)
 	}
 	quotas := slices.Repeat([]int32{2}, 200)
-	if n := buffers(sqlgen.ClaimJobs, "w", one.LeaseTtl, tenants, quotas, ones, ones, zeros, fronts, slices.Repeat(one.FromID, 200), nil, nil,
+	if n := buffers(sqlgen.ClaimJobs, "w", one.LeaseTtl, tenants, quotas, ones, ones, zeros, fronts, slices.Repeat(one.FromID, 200), nil,
 		"default", one.Kinds, false, int32(400)); n > 400*60 {
 		t.Errorf("a claim of 400 jobs of 200 tenants reads %d buffers", n)
 	}

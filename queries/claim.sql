@@ -6,29 +6,46 @@
                  unnest(@lasts::integer[])   AS last) AS share
     CROSS JOIN LATERAL (
         SELECT candidate.place{{if .}}, candidate.status{{end}}
-        FROM (SELECT unnest((@priorities::smallint[])[share.first:share.last])      AS priority,
-                     unnest((@from_run_at::timestamptz[])[share.first:share.last])  AS run_at,
-                     unnest((@from_id::uuid[])[share.first:share.last])             AS id,
-                     unnest((@until_run_at::timestamptz[])[share.first:share.last]) AS until_run_at,
-                     unnest((@until_id::uuid[])[share.first:share.last])            AS until_id) AS cursor
+        FROM (SELECT unnest((@priorities::smallint[])[share.first:share.last])     AS priority,
+                     unnest((@from_run_at::timestamptz[])[share.first:share.last]) AS run_at,
+                     unnest((@from_id::uuid[])[share.first:share.last])            AS id,
+                     unnest((@only_ids::uuid[])[share.first:share.last])               AS one) AS cursor
         CROSS JOIN LATERAL (
             -- One cursor's range of the index ends at this statement's time, so that rows due tomorrow at a high
             -- priority are never read.
-            SELECT (jobs).ctid AS place{{if .}}, jobs.status{{end}}
-            FROM outbox.jobs
-            WHERE jobs.queue = @queue
-              AND jobs.tenant_id = share.tenant_id
-              AND jobs.priority = cursor.priority
-              AND jobs.key IS NULL -- jobs with a key: queries/keys.sql
-              AND jobs.status IN ('pending', 'retrying')
-              AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
-              AND (jobs.run_at, jobs.id) <= (coalesce(cursor.until_run_at, 'infinity'), cursor.until_id)
-              AND jobs.run_at <= statement_timestamp()
-              AND jobs.kind = ANY (@kinds::text[])
-              AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
-            ORDER BY jobs.run_at, jobs.id
-            LIMIT share.quota
-            FOR UPDATE SKIP LOCKED
+            SELECT first_due.* FROM (
+                SELECT (jobs).ctid AS place{{if .}}, jobs.status{{end}}
+                FROM outbox.jobs
+                WHERE cursor.one IS NULL
+                  AND jobs.queue = @queue
+                  AND jobs.tenant_id = share.tenant_id
+                  AND jobs.priority = cursor.priority
+                  AND jobs.key IS NULL -- jobs with a key: queries/keys.sql
+                  AND jobs.status IN ('pending', 'retrying')
+                  AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
+                  AND jobs.run_at <= statement_timestamp()
+                  AND jobs.kind = ANY (@kinds::text[])
+                  AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+                ORDER BY jobs.run_at, jobs.id
+                LIMIT share.quota
+                FOR UPDATE SKIP LOCKED
+            ) AS first_due
+            UNION ALL
+            SELECT known.* FROM (
+                SELECT (jobs).ctid AS place{{if .}}, jobs.status{{end}}
+                FROM outbox.jobs
+                WHERE jobs.id = cursor.one
+                  AND jobs.queue = @queue
+                  AND jobs.tenant_id = share.tenant_id
+                  AND jobs.priority = cursor.priority
+                  AND jobs.key IS NULL
+                  AND jobs.status IN ('pending', 'retrying')
+                  AND jobs.run_at <= statement_timestamp()
+                  AND jobs.kind = ANY (@kinds::text[])
+                  AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+                LIMIT 1
+                FOR UPDATE SKIP LOCKED
+            ) AS known
         ) AS candidate
         LIMIT share.quota
     ) AS taken
@@ -40,8 +57,9 @@
 -- name: ClaimJobs :many
 -- ClaimJobs leases due jobs without a key to @worker: of each of @tenant_ids no more than its quota, highest priority
 -- first, and no more than @max_jobs in total. A tenant's cursors, one for each priority, are the elements from its
--- first to its last of @priorities; each says where to start reading the index, and where to end, or NULL. Concurrent
--- claimers skip each other's rows instead of waiting. The rows come back in no particular order.
+-- first to its last of @priorities; each says where to start reading the index, or has in @only_ids the id of a job, which
+-- is looked up by that. Concurrent claimers skip each other's rows instead of waiting. The rows come back in no
+-- particular order.
 --
 -- The jobs are chosen once: ARRAY builds a list of them before the first row is written, whatever the plan. A
 -- sub-select in a join may be executed again for each row, and would choose other jobs

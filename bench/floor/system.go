@@ -156,7 +156,7 @@ func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then fu
 	for {
 		rows, err := conn.Query(ctx, sqlgen.ClaimJobs, "floor", 15*time.Second,
 			[]pgtype.UUID{root}, []int32{batch}, []int32{1}, []int32{1}, // all of one tenant, from its one cursor
-			[]int16{0}, []pgtype.Timestamptz{from.runAt}, []pgtype.UUID{from.id}, nil, nil, "default",
+			[]int16{0}, []pgtype.Timestamptz{from.runAt}, []pgtype.UUID{from.id}, nil, "default",
 			[]string{"bench.noop"}, false, batch)
 		if err != nil {
 			return fmt.Errorf("claim: %w", err)

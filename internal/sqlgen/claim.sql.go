@@ -29,36 +29,53 @@ WHERE jobs.ctid = ANY (ARRAY(
                  unnest($6::integer[])   AS last) AS share
     CROSS JOIN LATERAL (
         SELECT candidate.place
-        FROM (SELECT unnest(($7::smallint[])[share.first:share.last])      AS priority,
-                     unnest(($8::timestamptz[])[share.first:share.last])  AS run_at,
-                     unnest(($9::uuid[])[share.first:share.last])             AS id,
-                     unnest(($10::timestamptz[])[share.first:share.last]) AS until_run_at,
-                     unnest(($11::uuid[])[share.first:share.last])            AS until_id) AS cursor
+        FROM (SELECT unnest(($7::smallint[])[share.first:share.last])     AS priority,
+                     unnest(($8::timestamptz[])[share.first:share.last]) AS run_at,
+                     unnest(($9::uuid[])[share.first:share.last])            AS id,
+                     unnest(($10::uuid[])[share.first:share.last])               AS one) AS cursor
         CROSS JOIN LATERAL (
             -- One cursor's range of the index ends at this statement's time, so that rows due tomorrow at a high
             -- priority are never read.
-            SELECT (jobs).ctid AS place
-            FROM outbox.jobs
-            WHERE jobs.queue = $12
-              AND jobs.tenant_id = share.tenant_id
-              AND jobs.priority = cursor.priority
-              AND jobs.key IS NULL -- jobs with a key: queries/keys.sql
-              AND jobs.status IN ('pending', 'retrying')
-              AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
-              AND (jobs.run_at, jobs.id) <= (coalesce(cursor.until_run_at, 'infinity'), cursor.until_id)
-              AND jobs.run_at <= statement_timestamp()
-              AND jobs.kind = ANY ($13::text[])
-              AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
-            ORDER BY jobs.run_at, jobs.id
-            LIMIT share.quota
-            FOR UPDATE SKIP LOCKED
+            SELECT first_due.place FROM (
+                SELECT (jobs).ctid AS place
+                FROM outbox.jobs
+                WHERE cursor.one IS NULL
+                  AND jobs.queue = $11
+                  AND jobs.tenant_id = share.tenant_id
+                  AND jobs.priority = cursor.priority
+                  AND jobs.key IS NULL -- jobs with a key: queries/keys.sql
+                  AND jobs.status IN ('pending', 'retrying')
+                  AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
+                  AND jobs.run_at <= statement_timestamp()
+                  AND jobs.kind = ANY ($12::text[])
+                  AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+                ORDER BY jobs.run_at, jobs.id
+                LIMIT share.quota
+                FOR UPDATE SKIP LOCKED
+            ) AS first_due
+            UNION ALL
+            SELECT known.place FROM (
+                SELECT (jobs).ctid AS place
+                FROM outbox.jobs
+                WHERE jobs.id = cursor.one
+                  AND jobs.queue = $11
+                  AND jobs.tenant_id = share.tenant_id
+                  AND jobs.priority = cursor.priority
+                  AND jobs.key IS NULL
+                  AND jobs.status IN ('pending', 'retrying')
+                  AND jobs.run_at <= statement_timestamp()
+                  AND jobs.kind = ANY ($12::text[])
+                  AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+                LIMIT 1
+                FOR UPDATE SKIP LOCKED
+            ) AS known
         ) AS candidate
         LIMIT share.quota
     ) AS taken
     WHERE NOT EXISTS (
         SELECT FROM outbox.queues
-        WHERE queues.queue = $12 AND (queues.paused_at IS NOT NULL OR (queues.limited AND NOT $14::boolean)))
-    LIMIT $15
+        WHERE queues.queue = $11 AND (queues.paused_at IS NOT NULL OR (queues.limited AND NOT $13::boolean)))
+    LIMIT $14
 ))
 RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
@@ -75,8 +92,7 @@ type ClaimJobsParams struct {
 	Priorities   []int16
 	FromRunAt    []pgtype.Timestamptz
 	FromID       []pgtype.UUID
-	UntilRunAt   []pgtype.Timestamptz
-	UntilID      []pgtype.UUID
+	OnlyIds      []pgtype.UUID
 	Queue        string
 	Kinds        []string
 	WithinLimits bool
@@ -109,8 +125,9 @@ type ClaimJobsRow struct {
 
 // ClaimJobs leases due jobs without a key to @worker: of each of @tenant_ids no more than its quota, highest priority
 // first, and no more than @max_jobs in total. A tenant's cursors, one for each priority, are the elements from its
-// first to its last of @priorities; each says where to start reading the index, and where to end, or NULL. Concurrent
-// claimers skip each other's rows instead of waiting. The rows come back in no particular order.
+// first to its last of @priorities; each says where to start reading the index, or has in @only_ids the id of a job, which
+// is looked up by that. Concurrent claimers skip each other's rows instead of waiting. The rows come back in no
+// particular order.
 //
 // The jobs are chosen once: ARRAY builds a list of them before the first row is written, whatever the plan. A
 // sub-select in a join may be executed again for each row, and would choose other jobs
@@ -130,8 +147,7 @@ func (q *Queries) ClaimJobs(ctx context.Context, arg ClaimJobsParams) ([]ClaimJo
 		arg.Priorities,
 		arg.FromRunAt,
 		arg.FromID,
-		arg.UntilRunAt,
-		arg.UntilID,
+		arg.OnlyIds,
 		arg.Queue,
 		arg.Kinds,
 		arg.WithinLimits,
@@ -186,43 +202,60 @@ WITH taken AS MATERIALIZED (
                  unnest($4::integer[])   AS last) AS share
     CROSS JOIN LATERAL (
         SELECT candidate.place, candidate.status
-        FROM (SELECT unnest(($5::smallint[])[share.first:share.last])      AS priority,
-                     unnest(($6::timestamptz[])[share.first:share.last])  AS run_at,
-                     unnest(($7::uuid[])[share.first:share.last])             AS id,
-                     unnest(($8::timestamptz[])[share.first:share.last]) AS until_run_at,
-                     unnest(($9::uuid[])[share.first:share.last])            AS until_id) AS cursor
+        FROM (SELECT unnest(($5::smallint[])[share.first:share.last])     AS priority,
+                     unnest(($6::timestamptz[])[share.first:share.last]) AS run_at,
+                     unnest(($7::uuid[])[share.first:share.last])            AS id,
+                     unnest(($8::uuid[])[share.first:share.last])               AS one) AS cursor
         CROSS JOIN LATERAL (
             -- One cursor's range of the index ends at this statement's time, so that rows due tomorrow at a high
             -- priority are never read.
-            SELECT (jobs).ctid AS place, jobs.status
-            FROM outbox.jobs
-            WHERE jobs.queue = $10
-              AND jobs.tenant_id = share.tenant_id
-              AND jobs.priority = cursor.priority
-              AND jobs.key IS NULL -- jobs with a key: queries/keys.sql
-              AND jobs.status IN ('pending', 'retrying')
-              AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
-              AND (jobs.run_at, jobs.id) <= (coalesce(cursor.until_run_at, 'infinity'), cursor.until_id)
-              AND jobs.run_at <= statement_timestamp()
-              AND jobs.kind = ANY ($11::text[])
-              AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
-            ORDER BY jobs.run_at, jobs.id
-            LIMIT share.quota
-            FOR UPDATE SKIP LOCKED
+            SELECT first_due.place, first_due.status FROM (
+                SELECT (jobs).ctid AS place, jobs.status
+                FROM outbox.jobs
+                WHERE cursor.one IS NULL
+                  AND jobs.queue = $9
+                  AND jobs.tenant_id = share.tenant_id
+                  AND jobs.priority = cursor.priority
+                  AND jobs.key IS NULL -- jobs with a key: queries/keys.sql
+                  AND jobs.status IN ('pending', 'retrying')
+                  AND (jobs.run_at, jobs.id) >= (cursor.run_at, cursor.id)
+                  AND jobs.run_at <= statement_timestamp()
+                  AND jobs.kind = ANY ($10::text[])
+                  AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+                ORDER BY jobs.run_at, jobs.id
+                LIMIT share.quota
+                FOR UPDATE SKIP LOCKED
+            ) AS first_due
+            UNION ALL
+            SELECT known.place, known.status FROM (
+                SELECT (jobs).ctid AS place, jobs.status
+                FROM outbox.jobs
+                WHERE jobs.id = cursor.one
+                  AND jobs.queue = $9
+                  AND jobs.tenant_id = share.tenant_id
+                  AND jobs.priority = cursor.priority
+                  AND jobs.key IS NULL
+                  AND jobs.status IN ('pending', 'retrying')
+                  AND jobs.run_at <= statement_timestamp()
+                  AND jobs.kind = ANY ($10::text[])
+                  AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+                LIMIT 1
+                FOR UPDATE SKIP LOCKED
+            ) AS known
         ) AS candidate
         LIMIT share.quota
     ) AS taken
     WHERE NOT EXISTS (
         SELECT FROM outbox.queues
-        WHERE queues.queue = $10 AND (queues.paused_at IS NOT NULL OR (queues.limited AND NOT $12::boolean)))
-    LIMIT $13
+        WHERE queues.queue = $9 AND (queues.paused_at IS NOT NULL OR (queues.limited AND NOT $11::boolean)))
+    LIMIT $12
 ), claimed AS (
     UPDATE outbox.jobs
     SET status           = 'running',
         attempt          = jobs.attempt + 1,
         epoch            = jobs.epoch + 1,
-        lease_owner      = $14::text,
-        lease_expires_at = clock_timestamp() + $15::interval,
+        lease_owner      = $13::text,
+        lease_expires_at = clock_timestamp() + $14::interval,
         started_at       = statement_timestamp(),
         streamed         = jobs.streamed + 1
     FROM taken
@@ -258,8 +291,7 @@ type ClaimStreamedJobsParams struct {
 	Priorities   []int16
 	FromRunAt    []pgtype.Timestamptz
 	FromID       []pgtype.UUID
-	UntilRunAt   []pgtype.Timestamptz
-	UntilID      []pgtype.UUID
+	OnlyIds      []pgtype.UUID
 	Queue        string
 	Kinds        []string
 	WithinLimits bool
@@ -304,8 +336,7 @@ func (q *Queries) ClaimStreamedJobs(ctx context.Context, arg ClaimStreamedJobsPa
 		arg.Priorities,
 		arg.FromRunAt,
 		arg.FromID,
-		arg.UntilRunAt,
-		arg.UntilID,
+		arg.OnlyIds,
 		arg.Queue,
 		arg.Kinds,
 		arg.WithinLimits,

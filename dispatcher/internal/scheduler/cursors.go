@@ -27,7 +27,7 @@ type Cursor struct {
 
 	found    []Position // places of jobs without a key that a search has found before the cursor, in order
 	searched bool       // a search has begun to look at what is before the cursor, since its position was given up
-	suspect  bool       // it was one of those of a claim that did not end in time: the next claim is for it alone
+	trial    trial      // whether a claim that did not end in time was for this cursor among others
 
 	next time.Time // when its next job becomes due, by the last survey; zero if none is known
 	used time.Time // when one of its jobs was claimed last, or the flow was found
@@ -92,6 +92,16 @@ func (c *Cursor) dueAt(at time.Time) {
 		c.next = at
 	}
 }
+
+// trial is where a cursor stands after a claim for several that did not end in time: one of them may have been too much
+// for it, or all together.
+type trial int
+
+const (
+	noTrial   trial = iota
+	suspected       // claims take it by itself
+	cleared         // a claim for it by itself has ended in time
+)
 
 // flowState records what is known of a flow's due jobs.
 type flowState int
@@ -198,7 +208,12 @@ type Leased struct {
 // claimed moves the cursors to the last of the jobs that a claim has got.
 func (cs *cursors) claimed(jobs []Leased, now time.Time) {
 	for _, job := range jobs {
-		if c := cs.get(job.Flow); c != nil && !job.GoesBack && !job.Offered {
+		c := cs.get(job.Flow)
+		switch {
+		case c == nil || job.Offered:
+		case job.GoesBack:
+			c.searched = false // while claims begin near, only a search may find it again
+		default:
 			c.used = now
 			c.passed(job.At)
 			if c.At.Before(job.At) {
@@ -277,34 +292,49 @@ func previousID(id outbox.ID) (outbox.ID, bool) {
 }
 
 // tooMuch notes that a claim for these shares did not end in time. If it was for one cursor, so many dead entries are
-// before or after its position that claims cannot begin there. Otherwise it may have been any of them.
+// before or after its position that claims cannot begin there. Otherwise each is tried by itself; those for which claims
+// then end in time are too much together if they fail again.
 func (cs *cursors) tooMuch(fromFront bool, front Position, shares []Share) {
 	alone := len(shares) == 1 && len(shares[0].Cursors) == 1
 	for _, share := range shares {
 		for _, c := range share.Cursors {
-			switch from := c.From(fromFront, front); {
-			case !alone:
-				c.suspect = true
-			case from == Position{}:
+			if !alone && c.trial != cleared {
+				c.trial = suspected
+				continue
+			}
+			switch c.trial = noTrial; c.From(fromFront, front) {
+			case Position{}:
 				cs.near = true
-			case from == c.At: // dead entries follow the cursor
-				c.At, c.searched = Position{}, false
+			case c.At: // dead entries follow the cursor
+				c.At, c.searched = front, false
 			}
 		}
 	}
 }
 
-// bySuspects returns what one claim asks for: if it would ask for suspects, one job of the first of them alone, so that
-// each is tried once, and none of the others loses its position.
-func bySuspects(shares []Share) []Share {
-	for _, share := range shares {
-		for i, c := range share.Cursors {
-			if c.suspect {
-				return []Share{{share.Tenant, share.Cursors[i : i+1], 1}}
-			}
+func isSuspect(c *Cursor) bool { return c.trial == suspected }
+
+// apart returns what one claim asks for: without suspects, or the first of them by itself if the last claim was without
+// any, or there is nothing else to ask for.
+func apart(shares []Share, suspectsTurn bool) []Share {
+	var alone, others []Share
+	for _, s := range shares {
+		i := slices.IndexFunc(s.Cursors, isSuspect)
+		switch {
+		case i < 0:
+			others = append(others, s)
+			continue
+		case alone == nil:
+			alone = []Share{{s.Tenant, s.Cursors[i : i+1], s.Quota}}
+		}
+		if i > 0 {
+			others = append(others, Share{s.Tenant, s.Cursors[:i], s.Quota})
 		}
 	}
-	return shares
+	if alone != nil && (suspectsTurn || len(others) == 0) {
+		return alone
+	}
+	return others
 }
 
 // cost records the time of a claim that looked at this many jobs. A claim from the front is expensive if it takes more

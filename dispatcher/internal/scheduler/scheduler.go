@@ -32,6 +32,7 @@ type Scheduler struct {
 	served       outbox.ID // the tenant whose turn was last
 	concurrency  int
 
+	suspectsTurn     bool      // the last claim was for cursors that are not suspected of being too much
 	keyedPausedUntil time.Time // until then jobs with a key leave the room to the others
 
 	search   budget             // of surveys that look for tenants and priorities without a cursor
@@ -184,7 +185,7 @@ func (s *Scheduler) Plan(now time.Time, p Places, offered []outbox.ID) Plan {
 			made.Keyed = append(made.Keyed, Share{w.Tenant, w.keyed, keyed})
 		}
 	}
-	made.Plain, made.Keyed = bySuspects(made.Plain), bySuspects(made.Keyed)
+	made.Plain, made.Keyed = apart(made.Plain, s.suspectsTurn), apart(made.Keyed, s.suspectsTurn)
 	return made
 }
 
@@ -379,6 +380,7 @@ type Extent struct {
 
 // Claimed learns from a claim that ended now what it cost, and which flows have more jobs.
 func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Extent, now time.Time) {
+	s.noteTurn(shares)
 	cs, front := s.cursors(keyed), s.Front(keyed)
 	cs.cost(how.Front, now, how.Took, how.Looked)
 	if keyed {
@@ -398,18 +400,24 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 		}
 	}
 	cs.claimed(jobs, now)
+	suspects := slices.ContainsFunc(cs.sorted, isSuspect)
 	for _, share := range shares {
 		s.served, share.Tenant.keyedTurn = share.Tenant.ID, !keyed
 		left := share.Quota - offered[share.Tenant.ID]
 		for _, c := range share.Cursors {
 			n := counts[c.Flow]
 			left -= n
-			c.suspect = false
+			switch {
+			case c.trial == suspected:
+				c.trial = cleared
+			case c.trial == cleared && !suspects: // all are cleared, and are not too much together
+				c.trial = noTrial
+			}
 			if left <= 0 {
 				c.state = due // it may have more, and so may flows of lower priority
 				break
 			}
-			c.found = nil // a claim has looked at all of them
+			c.found = nil // the claim has looked at all of them, unless the queue was paused: StartFromFront
 			switch {
 			case how.More:
 				c.state = due
@@ -435,6 +443,14 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 			share.Tenant.HasMore = left <= 0
 		}
 	}
+}
+
+// noteTurn notes whether a claim was for a suspect by itself. A suspect that claims cannot get for another reason, as a
+// job that the database refuses, takes every second claim at most.
+func (s *Scheduler) noteTurn(shares []Share) {
+	s.suspectsTurn = !slices.ContainsFunc(shares, func(s Share) bool {
+		return slices.ContainsFunc(s.Cursors, isSuspect)
+	})
 }
 
 // ask notes that a claim that began at from has got none of a flow's due jobs: another process has taken them, or a
@@ -585,11 +601,9 @@ func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 
 // Failed notes a claim that has ended in an error: it may have been too much for its deadline.
 func (s *Scheduler) Failed(keyed bool, shares []Share, front bool, took time.Duration) {
+	s.noteTurn(shares)
 	for _, share := range shares {
 		share.Tenant.keyedTurn = !keyed
-		for _, c := range share.Cursors {
-			c.suspect = false
-		}
 	}
 	if len(shares) == 1 { // of several, the next and smaller claims find out whose jobs the database refuses
 		s.served = shares[0].Tenant.ID

@@ -507,7 +507,7 @@ func TestWhatClaimsDoNotReachIsSearched(t *testing.T) {
 				jobs = append(jobs, Position{now.Add(-time.Hour), outbox.ID{1: byte(i)}})
 			}
 			last := jobs[MaxFound-1]
-			s.NoteSearch(ranges, all(ranges, jobs...), false, now, 3*time.Second)
+			s.NoteSearch(ranges, all(ranges, jobs...), SearchEnded, now, 3*time.Second)
 			if c.At != last || c.state != due {
 				t.Errorf("claims of the backlog go on at %v, want at the last job that was found", c.At.ID)
 			}
@@ -532,7 +532,7 @@ func TestWhatClaimsDoNotReachIsSearched(t *testing.T) {
 			if len(ranges) != 1 || ranges[0].End != s.Front(keyed) {
 				t.Errorf("searched ranges end at %v, want only that of a new flow", endsOf(ranges))
 			}
-			s.NoteSearch(ranges, [][]Position{nil}, false, now.Add(100*time.Second), 30*time.Second)
+			s.NoteSearch(ranges, [][]Position{nil}, SearchEnded, now.Add(100*time.Second), 30*time.Second)
 			if at := s.nextSearch(s.cursors(keyed)); at != now.Add(130*time.Second) || len(s.Search(at.Add(-1))) != 0 {
 				t.Errorf("the next search is due %v from now, want after a rest of 30 s", at.Sub(now))
 			}
@@ -541,7 +541,7 @@ func TestWhatClaimsDoNotReachIsSearched(t *testing.T) {
 				t.Errorf("searched ranges end at %v, want at the cursor", endsOf(ranges))
 			}
 			back := Position{RunAt: now.Add(-2 * time.Hour)} // one job has come back
-			s.NoteSearch(ranges, all(ranges, back), false, now, time.Minute)
+			s.NoteSearch(ranges, all(ranges, back), SearchEnded, now, time.Minute)
 			if c.At != last || c.state != due || !keyed && !slices.Equal(c.Found(c.At), []Position{back}) {
 				t.Errorf("a claim begins at %v, and looks at %v; want where it was, and at the job that was found", c.At.ID, c.found)
 			}
@@ -555,22 +555,22 @@ func TestWhatClaimsDoNotReachIsSearched(t *testing.T) {
 			if len(ranges) == 0 {
 				t.Errorf("no search within %s", maxSearchRest)
 			}
-			if s.NoteSearch(ranges, nil, true, now, time.Millisecond); begins() == 0 {
+			if s.NoteSearch(ranges, nil, SearchCutOff, now, time.Millisecond); begins() == 0 {
 				t.Error("a search that failed shows that the dead entries are gone")
 			}
 			for s.round.on { // what comes after the range that failed
 				ranges = s.Search(now.Add(maxSearchRest))
-				s.NoteSearch(ranges, all(ranges, back), false, now, time.Millisecond)
+				s.NoteSearch(ranges, all(ranges, back), SearchEnded, now, time.Millisecond)
 			}
 			if begins() == 0 {
 				t.Error("a round with a failure shows that the dead entries are gone")
 			}
 			ranges = s.Search(now.Add(maxSearchRest))
-			if s.NoteSearch(ranges, all(ranges, jobs...), false, now, time.Millisecond); begins() == 0 {
+			if s.NoteSearch(ranges, all(ranges, jobs...), SearchEnded, now, time.Millisecond); begins() == 0 {
 				t.Error("a round that has found as many jobs as it may shows that the dead entries are gone")
 			}
 			ranges = s.Search(now.Add(maxSearchRest))
-			s.NoteSearch(ranges, all(ranges, back), false, now, time.Millisecond)
+			s.NoteSearch(ranges, all(ranges, back), SearchEnded, now, time.Millisecond)
 			if begins() != 0 || len(c.Found(c.From(true, s.Front(keyed)))) != 0 {
 				t.Errorf("after a quick round, claims begin %v back, want at the first entry", begins())
 			}
@@ -601,7 +601,18 @@ func TestARoundLooksAtEveryFlow(t *testing.T) {
 			for _, r := range ranges[:max(n, 1)] {
 				looked[r.Tenant]++
 			}
-			s.NoteSearch(ranges, make([][]Position, n), failed, now, time.Second)
+			end := SearchEnded
+			if failed {
+				end = SearchCutOff
+			}
+			if s.NoteSearch(ranges, nil, SearchFailed, now, 0); s.searchRests.Sub(now) < time.Second {
+				t.Error("a search that fails at once is repeated at once")
+			}
+			now = s.searchRests
+			if again := s.Search(now); !slices.Equal(again, ranges) {
+				t.Errorf("after a search that failed, the next looks at %v, want the same", again)
+			}
+			s.NoteSearch(ranges, make([][]Position, n), end, now, time.Second)
 			now = s.searchRests
 		}
 		for n := range 5 {
@@ -615,44 +626,109 @@ func TestARoundLooksAtEveryFlow(t *testing.T) {
 	}
 }
 
+// fiveTenants returns the cursors of five tenants with two priorities, all with due jobs from an hour ago on.
+func fiveTenants(keyed bool, now time.Time) (s *Scheduler, cs *cursors, at Position) {
+	s, at = New(64), Position{RunAt: now.Add(-time.Hour)}
+	s.since = pgtype.Timestamptz{Time: now, Valid: true}
+	cs = s.cursors(keyed)
+	for n := range 5 {
+		for _, priority := range []int16{5, 0} {
+			c := cs.add(Flow{numbered(n), priority}, now, outbox.ID{})
+			c.At, c.state = at, due
+		}
+	}
+	cs.front.next = now.Add(time.Hour) // claims begin at the cursors
+	return s, cs, at
+}
+
+// claims plans and carries out so many claims. tooMuch reports whether one does not end in time.
+func (s *Scheduler) claims(n int, keyed bool, now time.Time, tooMuch func([]Share) bool) (failures int) {
+	for range n {
+		p := s.Plan(now, roomFor(100), nil)
+		shares := p.Shares(keyed)
+		if tooMuch(shares) {
+			failures++
+			s.Failed(keyed, shares, false, 5*time.Second)
+			s.ChargeFailure(TooMuch)
+			s.keyedPausedUntil = time.Time{}
+			continue
+		}
+		s.Claimed(keyed, shares, nil, Extent{More: true}, now)
+	}
+	return failures
+}
+
 // A claim of many flows that does not end in time costs none of them its position, but the one that it does not end
-// for by itself.
+// for by itself: dead entries follow the first few of its jobs.
 func TestTheFlowThatIsTooMuchIsFound(t *testing.T) {
 	for _, keyed := range []bool{false, true} {
-		s, now := New(64), time.Now()
-		s.since = pgtype.Timestamptz{Time: now, Valid: true}
-		cs := s.cursors(keyed)
-		at := Position{RunAt: now.Add(-time.Hour)}
-		for n := range 5 {
-			for _, priority := range []int16{5, 0} {
-				c := cs.add(Flow{numbered(n), priority}, now, outbox.ID{})
-				c.At, c.state = at, due
-			}
-		}
+		now := time.Now()
+		s, cs, at := fiveTenants(keyed, now)
 		culprit := Flow{numbered(3), 0}
-		cs.front.next = now.Add(time.Hour) // claims begin at the cursors
-		failures := 0
-		for range 30 {
-			p := s.Plan(now, roomFor(100), nil)
-			shares := p.Shares(keyed)
-			if slices.ContainsFunc(shares, func(s Share) bool {
-				return slices.ContainsFunc(s.Cursors, func(c *Cursor) bool { return c.Flow == culprit && c.At == at })
-			}) {
-				failures++
-				s.Failed(keyed, shares, false, 5*time.Second)
-				s.ChargeFailure(TooMuch)
-				s.keyedPausedUntil = time.Time{}
-				continue
-			}
-			s.Claimed(keyed, shares, nil, Extent{More: true}, now)
-		}
+		failures := s.claims(40, keyed, now, func(shares []Share) bool {
+			return slices.ContainsFunc(shares, func(s Share) bool {
+				return s.Quota > 3 && slices.ContainsFunc(s.Cursors, func(c *Cursor) bool { return c.Flow == culprit && c.At == at })
+			})
+		})
 		for _, c := range cs.sorted {
-			if (c.At == at) == (c.Flow == culprit) || c.suspect {
-				t.Errorf("%v: at %v, suspect %t", c.Flow, c.At.RunAt, c.suspect)
+			if (c.At == at) == (c.Flow == culprit) || c.trial == suspected {
+				t.Errorf("%v: at %v, trial %v", c.Flow, c.At.RunAt, c.trial)
 			}
 		}
 		if failures != 2 || cs.near {
 			t.Errorf("%d claims have failed, want one of all and one of the culprit; begins near: %t", failures, cs.near)
+		}
+	}
+}
+
+// Flows that are too much only together give up their positions after they have failed together twice.
+func TestFlowsThatAreTooMuchTogetherAreFound(t *testing.T) {
+	for _, keyed := range []bool{false, true} {
+		now := time.Now()
+		s, cs, at := fiveTenants(keyed, now)
+		failures := s.claims(60, keyed, now, func(shares []Share) bool {
+			stale := 0
+			for _, s := range shares {
+				for _, c := range s.Cursors {
+					if c.At == at {
+						stale++
+					}
+				}
+			}
+			return stale > 5
+		})
+		if failures != 2 || slices.ContainsFunc(cs.sorted, func(c *Cursor) bool { return c.trial == suspected }) {
+			t.Errorf("%d claims have failed, want two", failures)
+		}
+	}
+}
+
+// Suspects whose claims fail for ever do not keep the others from being claimed.
+func TestSuspectsLeaveTheOthersTheirTurn(t *testing.T) {
+	for _, keyed := range []bool{false, true} {
+		now := time.Now()
+		s, cs, _ := fiveTenants(keyed, now)
+		for _, c := range cs.sorted[:4] {
+			c.trial = suspected
+		}
+		others := 0
+		for range 40 {
+			p := s.Plan(now, roomFor(100), nil)
+			shares := p.Shares(keyed)
+			if shares[0].Cursors[0].trial == suspected {
+				if len(shares) != 1 || len(shares[0].Cursors) != 1 {
+					t.Fatal("a suspect is claimed with others")
+				}
+				s.Failed(keyed, shares, false, time.Second)
+				s.ChargeFailure(Refused)
+				s.keyedPausedUntil = time.Time{}
+				continue
+			}
+			others++
+			s.Claimed(keyed, shares, nil, Extent{More: true}, now)
+		}
+		if others < 19 {
+			t.Errorf("%d of 40 claims were for the others, want every second", others)
 		}
 	}
 }

@@ -11,7 +11,9 @@ const (
 	// maxSearchRest bounds the time from the end of a round of searches to the next one, which also finds out whether
 	// the dead entries are gone.
 	maxSearchRest = 5 * time.Minute
-	// minSearchRest is the least of it. If a round takes less, claims from the first entry will end in time again.
+	// searchAnswers is how many answers a search waits for besides those for its ranges.
+	searchAnswers = 4
+	// minSearchRest is the least of it. If a round reads for less, claims from the first entry will end in time again.
 	minSearchRest = time.Second
 )
 
@@ -27,7 +29,8 @@ type Range struct {
 type searchRound struct {
 	on   bool
 	took time.Duration
-	more bool // a search has failed, or has found as many jobs of a flow as it may
+	read time.Duration // the part of it that is more than the time of an answer for each flow
+	more bool          // a search has failed, or has found as many jobs of a flow as it may
 }
 
 // Search returns what is to be searched now, and notes that the search is under way: nothing, unless claims from the
@@ -62,6 +65,14 @@ func (s *Scheduler) Search(now time.Time) (ranges []Range) {
 	return ranges
 }
 
+// Unclaimed returns how many jobs without a key searches have found that no claim has looked at.
+func (s *Scheduler) Unclaimed() (n int) {
+	for _, c := range s.plain.sorted {
+		n += len(c.found)
+	}
+	return n
+}
+
 // nextSearch returns when the next search may begin that looks at one of these cursors.
 func (s *Scheduler) nextSearch(cs *cursors) time.Time {
 	if s.searchDue.After(s.searchRests) && !slices.ContainsFunc(cs.sorted, func(c *Cursor) bool { return !c.searched }) {
@@ -70,14 +81,26 @@ func (s *Scheduler) nextSearch(cs *cursors) time.Time {
 	return s.searchRests
 }
 
-// NoteSearch learns from a search that ended now, or failed: what it has found in the first of its ranges. If it
-// failed, it did so in the next one. The caller offers jobs with a key to a claim.
-func (s *Scheduler) NoteSearch(ranges []Range, found [][]Position, failed bool, now time.Time, took time.Duration) {
+// SearchEnd is how a search has ended.
+type SearchEnd int
+
+const (
+	SearchEnded  SearchEnd = iota
+	SearchCutOff           // in one of its ranges: that may be too much for the search's deadline
+	SearchFailed           // for another reason
+)
+
+// NoteSearch learns from a search that ended now: what it has found in the first of its ranges. The one in which it was
+// cut off waits for the next round. The caller offers jobs with a key to a claim.
+func (s *Scheduler) NoteSearch(ranges []Range, found [][]Position, end SearchEnd, now time.Time, took time.Duration) {
 	s.searching, s.searchRests = false, now.Add(took)
 	s.round.took += took
-	s.round.more = s.round.more || failed
+	s.round.read += max(took-time.Duration(len(found)+searchAnswers)*s.surveys.of(0), 0)
 	looked := len(found)
-	if failed {
+	if end != SearchEnded {
+		s.searchRests, s.round.more = now.Add(max(took, minSearchRest)), true
+	}
+	if end == SearchCutOff {
 		looked++
 	}
 	left := false
@@ -101,7 +124,7 @@ func (s *Scheduler) NoteSearch(ranges []Range, found [][]Position, failed bool, 
 
 func (s *Scheduler) endRound(now time.Time) {
 	s.searchDue = now.Add(max(min(RestFactor*s.round.took, maxSearchRest), minSearchRest))
-	if s.round.took < minSearchRest && !s.round.more {
+	if s.round.read < minSearchRest && !s.round.more {
 		for _, cs := range []*cursors{&s.plain, &s.keyed} {
 			if cs.near {
 				cs.near, cs.front, cs.behind = false, budget{}, true
