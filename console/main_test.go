@@ -195,7 +195,7 @@ type statements struct {
 	all []string
 }
 
-var ofTransactions = regexp.MustCompile(`(?i)^(BEGIN|SET|COMMIT|ROLLBACK|SELECT set_config\()`)
+var ofTransactions = regexp.MustCompile(`(?i)^(BEGIN|SET|COMMIT|ROLLBACK|SELECT set_config\(|-- name: BindTenant )`)
 
 func (s *statements) note(sql string) {
 	// Polls of a wait for others who are writing: how many there are depends on what else the server does.

@@ -97,7 +97,9 @@ var claim = []Mutant{
 		Name:      "no SKIP LOCKED",
 		Breaks:    "a claim waits for whoever has locked one of its rows",
 		Invariant: "Handlers cannot exhaust the leases' connections",
-		Edits:     []Edit{{"internal/sqlgen.ClaimJobs", `FOR UPDATE SKIP LOCKED`, `FOR UPDATE`}},
+		Edits: []Edit{{"internal/sqlgen.ClaimJobs", `FOR UPDATE SKIP LOCKED
+            ) AS first_due`, `FOR UPDATE
+            ) AS first_due`}},
 		Checks: []Check{
 			test("dispatcher", "TestAClaimDoesNotWaitForAnother", "lock timeout"),
 			row("B5", "claims that waited for a locked job"),
@@ -213,8 +215,11 @@ RETURNING`},
 		Breaks:    "a claim takes jobs that this process has no handler for",
 		Invariant: "Unknown kinds are left alone",
 		Edits: []Edit{{
-			"internal/sqlgen.ClaimJobs", `AND jobs.kind = ANY ($7::text[])`,
-			`AND (jobs.kind = ANY ($7::text[]) OR true)`,
+			"internal/sqlgen.ClaimJobs", `AND jobs.kind = ANY ($7::text[])
+                  AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+                ORDER BY`, `AND (jobs.kind = ANY ($7::text[]) OR true)
+                  AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+                ORDER BY`,
 		}},
 		Checks: []Check{test("dispatcher", "TestUnknownKindsAreLeftAlone", "in vain: the known ones succeed")},
 	},

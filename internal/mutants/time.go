@@ -12,8 +12,11 @@ var ending = []Mutant{
 		Name:      "claim past the deadline",
 		Breaks:    "a job starts after the instant from which on it is pointless",
 		Invariant: "Nothing starts, runs on or succeeds past its deadline",
-		Edits:     []Edit{{"internal/sqlgen.ClaimJobs", "          AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())\n", ""}},
-		Checks:    []Check{test("dispatcher", "TestNothingStartsPastItsDeadline", "pending attempt=0")},
+		Edits: []Edit{{"internal/sqlgen.ClaimJobs", `
+                  AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+                ORDER BY`, `
+                ORDER BY`}},
+		Checks: []Check{test("dispatcher", "TestNothingStartsPastItsDeadline", "pending attempt=0")},
 	},
 	{
 		Name:      "success past the deadline",

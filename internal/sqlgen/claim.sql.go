@@ -125,8 +125,8 @@ type ClaimJobsRow struct {
 
 // ClaimJobs leases due jobs without a key to @worker: of each of @tenant_ids no more than its quota, highest priority
 // first, and no more than @max_jobs in total. A tenant's cursors, one for each priority, are the elements from its
-// first to its last of @priorities; each says where to start reading the index, or has in @only_ids the id of a job, which
-// is looked up by that. Concurrent claimers skip each other's rows instead of waiting. The rows come back in no
+// first to its last of @priorities; each says where to start reading the index, or has in @only_ids the id of a job,
+// which is looked up by that. Concurrent claimers skip each other's rows instead of waiting. The rows come back in no
 // particular order.
 //
 // The jobs are chosen once: ARRAY builds a list of them before the first row is written, whatever the plan. A

@@ -291,9 +291,24 @@ func previousID(id outbox.ID) (outbox.ID, bool) {
 	return id, false
 }
 
+// endedInTime notes that a claim for these shares has ended.
+func (cs *cursors) endedInTime(shares []Share) {
+	suspects := slices.ContainsFunc(cs.sorted, isSuspect)
+	for _, share := range shares {
+		for _, c := range share.Cursors {
+			switch {
+			case c.trial == suspected:
+				c.trial = cleared
+			case c.trial == cleared && !suspects: // all are cleared, and are not too much together
+				c.trial = noTrial
+			}
+		}
+	}
+}
+
 // tooMuch notes that a claim for these shares did not end in time. If it was for one cursor, so many dead entries are
-// before or after its position that claims cannot begin there. Otherwise each is tried by itself; those for which claims
-// then end in time are too much together if they fail again.
+// before or after its position that claims cannot begin there. Otherwise each is tried by itself; those for which
+// claims then end in time are too much together if they fail again.
 func (cs *cursors) tooMuch(fromFront bool, front Position, shares []Share) {
 	alone := len(shares) == 1 && len(shares[0].Cursors) == 1
 	for _, share := range shares {

@@ -400,19 +400,13 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 		}
 	}
 	cs.claimed(jobs, now)
-	suspects := slices.ContainsFunc(cs.sorted, isSuspect)
+	cs.endedInTime(shares)
 	for _, share := range shares {
 		s.served, share.Tenant.keyedTurn = share.Tenant.ID, !keyed
 		left := share.Quota - offered[share.Tenant.ID]
 		for _, c := range share.Cursors {
 			n := counts[c.Flow]
 			left -= n
-			switch {
-			case c.trial == suspected:
-				c.trial = cleared
-			case c.trial == cleared && !suspects: // all are cleared, and are not too much together
-				c.trial = noTrial
-			}
 			if left <= 0 {
 				c.state = due // it may have more, and so may flows of lower priority
 				break
