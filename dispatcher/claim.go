@@ -38,7 +38,8 @@ type claimer struct {
 type claimStatements interface {
 	SurveyQueue(context.Context, sqlgen.SurveyQueueParams) ([]sqlgen.SurveyQueueRow, error)
 	ReturnOrphans(context.Context, sqlgen.ReturnOrphansParams) (int64, error)
-	FindUnreached(_ context.Context, queue string, kinds []string, _ []scheduler.Range) ([][]scheduler.Position, error)
+	FindUnreached(_ context.Context, queue string, kinds []string, _ []scheduler.Range) (
+		_ [][]scheduler.Position, read time.Duration, _ error)
 }
 
 // claimStatement is [claims], or a test's.

@@ -148,7 +148,7 @@ func (s *memoryStore) ReturnOrphans(context.Context, sqlgen.ReturnOrphansParams)
 }
 
 // FindUnreached takes as long as the test says, whatever a claim is refused.
-func (s *memoryStore) FindUnreached(ctx context.Context, _ string, kinds []string, ranges []scheduler.Range) (found [][]scheduler.Position, err error) {
+func (s *memoryStore) FindUnreached(ctx context.Context, _ string, kinds []string, ranges []scheduler.Range) (found [][]scheduler.Position, read time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.searched++
@@ -162,7 +162,7 @@ func (s *memoryStore) FindUnreached(ctx context.Context, _ string, kinds []strin
 		s.mu.Lock()
 	}
 	if err = cmp.Or(err, s.away); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	for _, r := range ranges {
 		var places []scheduler.Position
@@ -174,7 +174,7 @@ func (s *memoryStore) FindUnreached(ctx context.Context, _ string, kinds []strin
 		}
 		found = append(found, places)
 	}
-	return found, nil
+	return found, s.reads, nil
 }
 
 func (s *memoryStore) QueueIsPaused(context.Context, string) (bool, error) {

@@ -55,13 +55,13 @@ func (s *searches) next(ctx context.Context) {
 
 func (s *searches) learn(ctx context.Context, answer searchAnswer) {
 	end := scheduler.SearchEnded
-	switch err := answer.err; {
-	case errors.Is(err, context.DeadlineExceeded), pgsession.IsLockedOut(err):
+	switch {
+	case isCutOff(answer.err):
 		end = scheduler.SearchCutOff
-	case err != nil:
+	case answer.err != nil:
 		end = scheduler.SearchFailed
 	}
-	s.sched.NoteSearch(answer.ranges, answer.found, end, time.Now(), answer.took)
+	s.sched.NoteSearch(answer.ranges, answer.found, end, time.Now(), answer.took, answer.read)
 	if answer.err != nil && ctx.Err() == nil {
 		s.health.Complain(ctx, "search for due jobs failed", answer.err, slog.String("queue", s.queue))
 	}
@@ -85,6 +85,7 @@ type searchAnswer struct {
 	ranges []scheduler.Range
 	found  [][]scheduler.Position
 	took   time.Duration
+	read   time.Duration // the part of it that the database read for
 	err    error
 }
 
@@ -101,7 +102,7 @@ func (s *searches) find(ctx context.Context, kinds []string, ranges []scheduler.
 	ctx, cancel := context.WithTimeout(ctx, searchTime+statementTimeout)
 	defer cancel()
 	started := time.Now()
-	answer.found, answer.err = s.db.FindUnreached(ctx, s.queue, kinds, ranges)
+	answer.found, answer.read, answer.err = s.db.FindUnreached(ctx, s.queue, kinds, ranges)
 	answer.took = time.Since(started)
 	return answer
 }
@@ -116,54 +117,63 @@ type loopStatements struct {
 	pool *pgxpool.Pool
 }
 
-// FindUnreached returns what it has found in the first ranges, one after the other: in all of them, unless it fails, or
-// has found enough for a claim, or its time is over.
+// FindUnreached returns what it has found in the first ranges, one after the other, and how long the database read for
+// that: in all of them, unless it fails, or has found enough for a claim, or its time is over. If it is cut off, the
+// last one is the one in which that happened, with what was found there before.
 func (s loopStatements) FindUnreached(ctx context.Context, queue string, kinds []string, ranges []scheduler.Range) (
-	found [][]scheduler.Position, err error,
+	found [][]scheduler.Position, read time.Duration, err error,
 ) {
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		started := time.Now()
 		limit := fmt.Sprintf(`SET LOCAL statement_timeout = %d`, searchTime.Milliseconds())
 		if _, err := tx.Exec(ctx, limit); err != nil {
 			return err
 		}
-		started, jobs := time.Now(), 0
+		answer, jobs := time.Since(started), 0
 		for _, r := range ranges {
 			if jobs > maxBatch-scheduler.MaxFound || time.Since(started) > searchTime/2 {
 				break
 			}
-			places, err := findUnreached(ctx, s.WithTx(tx), queue, kinds, r)
+			began := time.Now()
+			places, err := findUnreached(ctx, tx, queue, kinds, r)
+			read += max(time.Since(began)-answer, 0)
+			if err == nil || isCutOff(err) {
+				found, jobs = append(found, places), jobs+len(places)
+			}
 			if err != nil {
 				return err
 			}
-			found, jobs = append(found, places), jobs+len(places)
 		}
 		return nil
 	})
 	if err != nil {
-		return found, fmt.Errorf("find due jobs of queue %s: %w", queue, err)
+		return found, read, fmt.Errorf("find due jobs of queue %s: %w", queue, err)
 	}
-	return found, nil
+	return found, read, nil
 }
 
-func findUnreached(ctx context.Context, db *sqlgen.Queries, queue string, kinds []string, r scheduler.Range) (
+// isCutOff reports whether a search has ended because of its time.
+func isCutOff(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || pgsession.IsLockedOut(err)
+}
+
+// findUnreached returns what it has found, also if it fails.
+func findUnreached(ctx context.Context, tx pgx.Tx, queue string, kinds []string, r scheduler.Range) (
 	places []scheduler.Position, err error,
 ) {
-	p := sqlgen.FindUnreachedParams{
-		Queue: queue, TenantID: pgvalue.UUID(r.Tenant), Priority: r.Priority, Kinds: kinds,
-		EndRunAt: pgTime(r.End.RunAt), EndID: pgvalue.UUID(r.End.ID), MaxJobs: scheduler.MaxFound,
-	}
-	var rows []sqlgen.FindUnreachedRow
+	statement := sqlgen.FindUnreached
 	if r.Keyed {
-		var keyed []sqlgen.FindUnreachedKeyedRow
-		keyed, err = db.FindUnreachedKeyed(ctx, sqlgen.FindUnreachedKeyedParams(p))
-		for _, row := range keyed {
-			rows = append(rows, sqlgen.FindUnreachedRow(row))
-		}
-	} else {
-		rows, err = db.FindUnreached(ctx, p)
+		statement = sqlgen.FindUnreachedKeyed
 	}
-	for _, row := range rows {
-		places = append(places, scheduler.Position{RunAt: row.RunAt.Time, ID: row.ID.Bytes})
+	rows, err := tx.Query(ctx, statement, queue, pgvalue.UUID(r.Tenant), r.Priority, pgTime(r.End.RunAt),
+		pgvalue.UUID(r.End.ID), kinds, scheduler.MaxFound)
+	if err != nil {
+		return nil, err
 	}
+	var at scheduler.Position
+	_, err = pgx.ForEachRow(rows, []any{&at.RunAt, (*[16]byte)(&at.ID)}, func() error {
+		places = append(places, at)
+		return nil
+	})
 	return places, err
 }

@@ -179,6 +179,9 @@ func judgePlan(t *testing.T, name, plan string) {
 		t.Errorf("the claim does not choose its jobs once and apart:\n%s", plan)
 	}
 	// Checked once, before any lookup: an unlimited queue pays for no more.
+	if strings.HasPrefix(name, "Claim") && name != "ClaimKeyedJobs" && !strings.Contains(plan, "jobs_pkey") {
+		t.Errorf("%s does not look jobs up by their ids:\n%s", name, plan)
+	}
 	if name == "ClaimJobs" && (strings.Count(plan, "queues_pkey") != 1 || !strings.Contains(plan, "One-Time Filter")) {
 		t.Errorf("the claim asks for what an operator has set more than once:\n%s", plan)
 	}

@@ -35,11 +35,13 @@
                 SELECT (jobs).ctid AS place{{if .}}, jobs.status{{end}}
                 FROM outbox.jobs
                 WHERE jobs.id = cursor.one
+                  AND jobs.run_at = cursor.run_at
                   AND jobs.queue = @queue
                   AND jobs.tenant_id = share.tenant_id
                   AND jobs.priority = cursor.priority
                   AND jobs.key IS NULL
-                  AND jobs.status IN ('pending', 'retrying')
+                  -- As text: a plan must not choose the index of due jobs here, whose entries may be dead and many.
+                  AND jobs.status::text IN ('pending', 'retrying')
                   AND jobs.run_at <= statement_timestamp()
                   AND jobs.kind = ANY (@kinds::text[])
                   AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
@@ -57,9 +59,9 @@
 -- name: ClaimJobs :many
 -- ClaimJobs leases due jobs without a key to @worker: of each of @tenant_ids no more than its quota, highest priority
 -- first, and no more than @max_jobs in total. A tenant's cursors, one for each priority, are the elements from its
--- first to its last of @priorities; each says where to start reading the index, or has in @only_ids the id of a job,
--- which is looked up by that. Concurrent claimers skip each other's rows instead of waiting. The rows come back in no
--- particular order.
+-- first to its last of @priorities; each says where to start reading the index, or has in @only_ids the id of a job
+-- that was found there, which is looked up by that. Concurrent claimers skip each other's rows instead of waiting. The
+-- rows come back in no particular order.
 --
 -- The jobs are chosen once: ARRAY builds a list of them before the first row is written, whatever the plan. A
 -- sub-select in a join may be executed again for each row, and would choose other jobs

@@ -66,7 +66,7 @@ func (c *Cursor) exhausted(front bool, since pgtype.Timestamptz) {
 func (c *Cursor) nothingLeft(front bool, since pgtype.Timestamptz) {
 	c.locked, c.again, c.asks = 0, time.Time{}, nil
 	if front && since.Valid {
-		// All entries before this time were looked at; those that are left are not for this process.
+		// All entries from the front to this time were looked at; those that are left are not for this process.
 		if at := (Position{RunAt: since.Time.Add(-lateCommit)}); c.At.Before(at) {
 			c.At = at
 		}
@@ -141,6 +141,8 @@ type cursors struct {
 	near   bool      // claims from the front do not begin at the first entry
 	behind bool      // the last claim did not begin at the front
 	costs  expected  // of claims from the cursors
+
+	suspectsTurn bool // the last claim was for no suspect
 }
 
 const LockedRetry = 5 * time.Millisecond
@@ -208,12 +210,7 @@ type Leased struct {
 // claimed moves the cursors to the last of the jobs that a claim has got.
 func (cs *cursors) claimed(jobs []Leased, now time.Time) {
 	for _, job := range jobs {
-		c := cs.get(job.Flow)
-		switch {
-		case c == nil || job.Offered:
-		case job.GoesBack:
-			c.searched = false // while claims begin near, only a search may find it again
-		default:
+		if c := cs.get(job.Flow); c != nil && !job.GoesBack && !job.Offered {
 			c.used = now
 			c.passed(job.At)
 			if c.At.Before(job.At) {
@@ -293,45 +290,65 @@ func previousID(id outbox.ID) (outbox.ID, bool) {
 
 // endedInTime notes that a claim for these shares has ended.
 func (cs *cursors) endedInTime(shares []Share) {
-	suspects := slices.ContainsFunc(cs.sorted, isSuspect)
+	n := 0
 	for _, share := range shares {
+		n += len(share.Cursors)
 		for _, c := range share.Cursors {
-			switch {
-			case c.trial == suspected:
+			if c.trial == suspected {
 				c.trial = cleared
-			case c.trial == cleared && !suspects: // all are cleared, and are not too much together
-				c.trial = noTrial
 			}
+		}
+	}
+	if n > 1 && !slices.ContainsFunc(cs.sorted, isSuspect) { // those that were cleared are not too much together
+		for _, c := range cs.sorted {
+			c.trial = noTrial
 		}
 	}
 }
 
 // tooMuch notes that a claim for these shares did not end in time. If it was for one cursor, so many dead entries are
-// before or after its position that claims cannot begin there. Otherwise each is tried by itself; those for which
-// claims then end in time are too much together if they fail again.
+// before or after its position that claims cannot begin there. Otherwise each is tried by itself. If all of them have
+// been, they are too much together.
 func (cs *cursors) tooMuch(fromFront bool, front Position, shares []Share) {
-	alone := len(shares) == 1 && len(shares[0].Cursors) == 1
+	n, tried := 0, 0
 	for _, share := range shares {
 		for _, c := range share.Cursors {
-			if !alone && c.trial != cleared {
-				c.trial = suspected
-				continue
+			if n++; c.trial == cleared {
+				tried++
 			}
-			switch c.trial = noTrial; c.From(fromFront, front) {
-			case Position{}:
+		}
+	}
+	for _, share := range shares {
+		for _, c := range share.Cursors {
+			switch from := c.From(fromFront, front); {
+			case n > 1 && tried < n:
+				if c.trial != cleared {
+					c.trial = suspected
+				}
+				continue
+			case from == Position{}:
 				cs.near = true
-			case c.At: // dead entries follow the cursor
+			case from == c.At: // dead entries follow the cursor
 				c.At, c.searched = front, false
 			}
+			c.trial = noTrial
 		}
 	}
 }
 
 func isSuspect(c *Cursor) bool { return c.trial == suspected }
 
-// apart returns what one claim asks for: without suspects, or the first of them by itself if the last claim was without
-// any, or there is nothing else to ask for.
-func apart(shares []Share, suspectsTurn bool) []Share {
+// noteTurn notes whether a claim was for a suspect by itself. A suspect that claims cannot get for another reason, as a
+// job that the database refuses, takes every second claim at most.
+func (cs *cursors) noteTurn(shares []Share) {
+	cs.suspectsTurn = !slices.ContainsFunc(shares, func(s Share) bool {
+		return slices.ContainsFunc(s.Cursors, isSuspect)
+	})
+}
+
+// apart returns what one claim asks for: without suspects, or the first of them by itself if it is their turn, or there
+// is nothing else to ask for. The lower priorities of a suspect's tenant wait with it.
+func (cs *cursors) apart(shares []Share) []Share {
 	var alone, others []Share
 	for _, s := range shares {
 		i := slices.IndexFunc(s.Cursors, isSuspect)
@@ -346,7 +363,7 @@ func apart(shares []Share, suspectsTurn bool) []Share {
 			others = append(others, Share{s.Tenant, s.Cursors[:i], s.Quota})
 		}
 	}
-	if alone != nil && (suspectsTurn || len(others) == 0) {
+	if alone != nil && (cs.suspectsTurn || len(others) == 0) {
 		return alone
 	}
 	return others

@@ -32,7 +32,6 @@ type Scheduler struct {
 	served       outbox.ID // the tenant whose turn was last
 	concurrency  int
 
-	suspectsTurn     bool      // the last claim was for cursors that are not suspected of being too much
 	keyedPausedUntil time.Time // until then jobs with a key leave the room to the others
 
 	search   budget             // of surveys that look for tenants and priorities without a cursor
@@ -185,7 +184,7 @@ func (s *Scheduler) Plan(now time.Time, p Places, offered []outbox.ID) Plan {
 			made.Keyed = append(made.Keyed, Share{w.Tenant, w.keyed, keyed})
 		}
 	}
-	made.Plain, made.Keyed = apart(made.Plain, s.suspectsTurn), apart(made.Keyed, s.suspectsTurn)
+	made.Plain, made.Keyed = s.plain.apart(made.Plain), s.keyed.apart(made.Keyed)
 	return made
 }
 
@@ -380,8 +379,8 @@ type Extent struct {
 
 // Claimed learns from a claim that ended now what it cost, and which flows have more jobs.
 func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Extent, now time.Time) {
-	s.noteTurn(shares)
 	cs, front := s.cursors(keyed), s.Front(keyed)
+	cs.noteTurn(shares)
 	cs.cost(how.Front, now, how.Took, how.Looked)
 	if keyed {
 		if s.keyedPausedUntil = (time.Time{}); how.Few {
@@ -437,14 +436,6 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 			share.Tenant.HasMore = left <= 0
 		}
 	}
-}
-
-// noteTurn notes whether a claim was for a suspect by itself. A suspect that claims cannot get for another reason, as a
-// job that the database refuses, takes every second claim at most.
-func (s *Scheduler) noteTurn(shares []Share) {
-	s.suspectsTurn = !slices.ContainsFunc(shares, func(s Share) bool {
-		return slices.ContainsFunc(s.Cursors, isSuspect)
-	})
 }
 
 // ask notes that a claim that began at from has got none of a flow's due jobs: another process has taken them, or a
@@ -595,7 +586,7 @@ func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 
 // Failed notes a claim that has ended in an error: it may have been too much for its deadline.
 func (s *Scheduler) Failed(keyed bool, shares []Share, front bool, took time.Duration) {
-	s.noteTurn(shares)
+	s.cursors(keyed).noteTurn(shares)
 	for _, share := range shares {
 		share.Tenant.keyedTurn = !keyed
 	}

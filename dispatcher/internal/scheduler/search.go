@@ -11,8 +11,6 @@ const (
 	// maxSearchRest bounds the time from the end of a round of searches to the next one, which also finds out whether
 	// the dead entries are gone.
 	maxSearchRest = 5 * time.Minute
-	// searchAnswers is how many answers a search waits for besides those for its ranges.
-	searchAnswers = 4
 	// minSearchRest is the least of it. If a round reads for less, claims from the first entry will end in time again.
 	minSearchRest = time.Second
 )
@@ -29,7 +27,7 @@ type Range struct {
 type searchRound struct {
 	on   bool
 	took time.Duration
-	read time.Duration // the part of it that is more than the time of an answer for each flow
+	read time.Duration // the part of it that searches read for
 	more bool          // a search has failed, or has found as many jobs of a flow as it may
 }
 
@@ -86,31 +84,30 @@ type SearchEnd int
 
 const (
 	SearchEnded  SearchEnd = iota
-	SearchCutOff           // in one of its ranges: that may be too much for the search's deadline
+	SearchCutOff           // in the last of the ranges that it looked at, which may be too much for its deadline
 	SearchFailed           // for another reason
 )
 
 // NoteSearch learns from a search that ended now: what it has found in the first of its ranges. The one in which it was
-// cut off waits for the next round. The caller offers jobs with a key to a claim.
-func (s *Scheduler) NoteSearch(ranges []Range, found [][]Position, end SearchEnd, now time.Time, took time.Duration) {
+// cut off waits for the next round. took is the whole time, and read that of reading, without waiting for answers. The
+// caller offers jobs with a key to a claim.
+func (s *Scheduler) NoteSearch(ranges []Range, found [][]Position, end SearchEnd, now time.Time,
+	took, read time.Duration,
+) {
 	s.searching, s.searchRests = false, now.Add(took)
 	s.round.took += took
-	s.round.read += max(took-time.Duration(len(found)+searchAnswers)*s.surveys.of(0), 0)
-	looked := len(found)
+	s.round.read += read
 	if end != SearchEnded {
 		s.searchRests, s.round.more = now.Add(max(took, minSearchRest)), true
-	}
-	if end == SearchCutOff {
-		looked++
 	}
 	left := false
 	for i, r := range ranges {
 		c := s.cursors(r.Keyed).get(r.Flow)
 		switch {
 		case c == nil: // its cursor was dropped meanwhile
-		case i >= looked:
+		case i >= len(found):
 			c.searched, left = false, true
-		case i < len(found) && len(found[i]) > 0:
+		case len(found[i]) > 0:
 			c.goBack(found[i], r.Keyed)
 			s.round.more = s.round.more || len(found[i]) == MaxFound
 		}
