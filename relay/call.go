@@ -35,16 +35,24 @@ type sinkClient struct {
 	counted  atomic.Int64  // messages that the broker has dropped
 	lost     atomic.Int64  // losses that the broker has reported
 
-	mu sync.Mutex
-	// accepts has the destinations of held messages that had no answer: whether one of them has accepted a message
-	// since the last such attempt.
-	accepts map[string]bool
+	mu       sync.Mutex
+	now      func() time.Time
+	accepted int                    // messages
+	attempts map[string]heldAttempt // by destination
 }
 
-func newSinkClient(name string, sink Sink, metrics *sinkMetrics) sinkClient {
+// heldAttempt records the last attempt of a held message to a destination, if it had no answer.
+type heldAttempt struct {
+	id, key  string    // of the message
+	accepted int       // how many messages the sink had accepted by then
+	used     bool      // the destination has accepted a message since
+	other    time.Time // when a message that is not behind this one was last sent there; at first, when this one was
+}
+
+func newSinkClient(name string, sink Sink, metrics *sinkMetrics, now func() time.Time) sinkClient {
 	return sinkClient{
 		name: name, sink: sink, metrics: metrics, turn: make(chan struct{}, 1),
-		heldTurn: make(chan struct{}, 1), accepts: map[string]bool{},
+		heldTurn: make(chan struct{}, 1), now: now, attempts: map[string]heldAttempt{},
 	}
 }
 
@@ -144,28 +152,43 @@ func (c *sinkClient) deliver(ctx context.Context, messages []outgoing, timeout t
 	return outcomes
 }
 
-// noteAccepted records which destinations accept messages.
+// noteAccepted records what the sink, and the destinations of held messages without an answer, accept.
 func (c *sinkClient) noteAccepted(batch []Message, outcomes []error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range batch {
-		if _, asked := c.accepts[batch[i].Destination]; asked && outcomes[i] == nil {
-			c.accepts[batch[i].Destination] = true
+		m := &batch[i]
+		if outcomes[i] == nil {
+			c.accepted++
 		}
+		last, asked := c.attempts[m.Destination]
+		if !asked || errors.Is(outcomes[i], ErrNotTried) {
+			continue
+		}
+		last.used = last.used || outcomes[i] == nil
+		if m.ID != last.id && (m.Key == "" || m.Key != last.key) {
+			last.other = c.now()
+		}
+		c.attempts[m.Destination] = last
 	}
 }
 
-// acceptedSince reports whether a destination has accepted a message since the last call for it. It forgets all
-// destinations when there are too many: then one attempt more of each does not count.
-func (c *sinkClient) acceptedSince(destination string) bool {
+// isAtFault reports whether a held message is at fault that had no answer: since the last such attempt, its destination
+// has accepted a message, or the sink has, while nothing else was sent to the destination for [noDestinationLimit]. It
+// forgets all attempts when there are too many: then one more of each does not count.
+func (c *sinkClient) isAtFault(m Message) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	accepted := c.accepts[destination]
-	if len(c.accepts) >= maxBatch {
-		clear(c.accepts)
+	now := c.now()
+	last, again := c.attempts[m.Destination]
+	if !again {
+		last.other = now
 	}
-	c.accepts[destination] = false
-	return accepted
+	if len(c.attempts) >= maxBatch {
+		clear(c.attempts)
+	}
+	c.attempts[m.Destination] = heldAttempt{id: m.ID, key: m.Key, accepted: c.accepted, other: last.other}
+	return last.used || again && c.accepted > last.accepted && now.Sub(last.other) > noDestinationLimit
 }
 
 // trace begins the span of a batch, if the program uses package tracing, and returns the function that ends it.

@@ -32,7 +32,7 @@ func (s slow) Probe(context.Context) error { return nil }
 func TestABatchWaitsForOneHeldMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := slow{takes: 3 * time.Second, free: make(chan struct{}, 1)}
-		p := &publisher{sinkClient: newSinkClient("s", sink, newMetrics(nil).of("s")), config: &Config{patience: publishTimeout}}
+		p := &publisher{sinkClient: newSinkClient("s", sink, newMetrics(nil).of("s"), time.Now), config: &Config{patience: publishTimeout}}
 		held := &heldRunner{p, &ownership{}}
 		ended := make(chan error, heldConcurrency)
 		for range heldConcurrency {

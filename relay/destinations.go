@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	noDestinationLimit = time.Hour // before messages to a missing destination are refused
+	noDestinationLimit = time.Hour // before messages to one that is missing, or silent to one key, are refused
 	endlessRound       = 24 * time.Hour
 )
 
@@ -128,7 +128,7 @@ func (d *destinations) silences(destination, id string, another bool) {
 	if d.silent == nil {
 		d.silent = map[string]*silence{}
 	}
-	d.silent[destination] = &silence{id: id, another: another}
+	d.silent[destination] = &silence{id: id, since: d.now(), another: another}
 }
 
 // isTrial reports whether a message must be sent alone, because its destination may be silent or the message at fault.
@@ -142,15 +142,18 @@ func (d *destinations) trial(of []outgoing) []outgoing {
 	place := of[0].place
 	of = slices.DeleteFunc(of, func(m outgoing) bool { return m.place != place })
 	s := d.silent[place]
+	s.others = s.others || len(of) > 1
 	n := s.rounds % len(of)
 	s.rounds++
 	return of[n : n+1]
 }
 
-// isAtFault reports whether a message that is unknown is the only one to its destination that is.
+// isAtFault reports whether a message that is unknown is the only one to its destination that is, or has long been the
+// only one that could be sent there.
 func (d *destinations) isAtFault(destination, id string) bool {
 	s := d.silent[destination]
-	if s.id != id || !s.another {
+	isAlone := !s.others && d.now().Sub(s.since) > noDestinationLimit
+	if s.id != id || !s.another && !isAlone {
 		return false
 	}
 	delete(d.silent, destination)

@@ -331,6 +331,75 @@ func TestASilentDestinationSpendsNoAttempt(t *testing.T) {
 	deadLetters(t, db, 1)
 }
 
+// A message that breaks its destination, to which nothing goes but messages of its key, is refused after an hour, and
+// becomes a dead letter another hour later. Nothing else can show that the destination is not silent.
+func TestAMessageThatBreaksTheDestinationOfItsKeyIsRefused(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var ahead atomic.Int64
+	sink := &picky{refuses: noAnswer}
+	publish(t, db, "here", "k", "bad", "2")
+	publish(t, db, "there", "other", "4")
+	start(t, db, sink, func(c *relay.Config) {
+		c.SetOutage(20*time.Millisecond, 100*time.Millisecond)
+		c.SetClock(func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
+	})
+	sink.awaitKey(t, "other", "4")
+	keepPublishing(t, db, "there", "c")
+	waitFor(t, func() bool {
+		return ask[string](t, db, `SELECT coalesce(away_code, '') FROM outbox.sinks`) == relay.CodeSilent
+	}, func() string { return "the sink shows that a destination is silent" })
+	twoBeats(t, db)
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`); n != 0 {
+		t.Fatalf("%d messages are held at once", n)
+	}
+	ahead.Store(int64(61 * time.Minute))
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 2 },
+		func() string { return "the message and the one behind it are held" })
+	waitFor(t, func() bool { return ask[bool](t, db, `SELECT bool_or(unavailable_since IS NOT NULL) FROM outbox.jobs`) },
+		func() string { return "the message is tried again" })
+	if spent := ask[int](t, db, `SELECT max(attempt) FROM outbox.jobs`); spent > 1 { // one may be in progress
+		t.Errorf("%d attempts are spent at once", spent)
+	}
+	ahead.Store(int64(122 * time.Minute))
+	deadLetters(t, db, 1)
+}
+
+// A silent destination of several keys is silent for as long as it is: none of its messages is refused.
+func TestASilentDestinationOfSeveralKeysMayStaySilent(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var ahead atomic.Int64
+	var tried atomic.Int64
+	sink := &picky{refuses: func(m relay.Message) error {
+		if m.Key == "k" && ahead.Load() > 0 {
+			tried.Add(1)
+		}
+		return noAnswer(m)
+	}}
+	publish(t, db, "gone", "k", "1")
+	publish(t, db, "gone", "l", "1")
+	publish(t, db, "there", "other", "4")
+	start(t, db, sink, func(c *relay.Config) {
+		c.SetOutage(20*time.Millisecond, 100*time.Millisecond)
+		c.SetClock(func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
+	})
+	sink.awaitKey(t, "other", "4")
+	keepPublishing(t, db, "there", "c")
+	waitFor(t, func() bool {
+		return ask[string](t, db, `SELECT coalesce(away_code, '') FROM outbox.sinks`) == relay.CodeSilent
+	}, func() string { return "the sink shows that a destination is silent" })
+	twoBeats(t, db)
+	ahead.Store(int64(61 * time.Minute))
+	waitFor(t, func() bool { return tried.Load() > 2 }, func() string { return "the first message is tried" })
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`); n != 0 {
+		t.Errorf("%d messages are held because their destination is silent", n)
+	}
+	sink.now(takesAll)
+	sink.awaitKey(t, "k", "1")
+	sink.awaitKey(t, "l", "1")
+}
+
 // divided is a sink with topics in two partitions: keys that begin with gone are in one, all others in the other.
 type divided struct{ picky }
 

@@ -130,17 +130,18 @@ func (c *heldRunner) publishInTurn(ctx context.Context, m Message, skips bool) e
 	if ctx.Err() != nil || c.probe(ctx) != nil { // the message is not at fault
 		return dispatcher.Unavailable(dispatcher.WithCode(CodeUnavailable, err), 0)
 	}
-	return c.unanswered(m.Destination, err)
+	return c.unanswered(m, err)
 }
 
 // unanswered returns the outcome of an attempt that is unknown although the sink answers a probe. Either the message
 // breaks its receiver, or the destination, or the whole sink, accepts no message, as a receiver that answers 500 to
 // each, or a queue without a majority. So the attempt counts only if the destination has accepted a message since the
 // last attempt to it without an answer: a message that breaks a receiver in use becomes a dead letter, and an outage in
-// which the receiver accepts nothing spends at most one attempt of one message.
-func (c *heldRunner) unanswered(destination string, err error) error {
+// which the receiver accepts nothing spends at most one attempt of one message. A receiver of one key cannot show that:
+// after an hour without a message of another key, it is enough that the sink accepts messages.
+func (c *heldRunner) unanswered(m Message, err error) error {
 	err = dispatcher.WithCode(CodeUnanswered, err)
-	if c.acceptedSince(destination) {
+	if c.isAtFault(m) {
 		return err
 	}
 	if why := c.o.outage(); why != nil && (why.code == CodeUnanswered || why.code == CodeUnavailable) {

@@ -55,7 +55,7 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	for _, s := range config.Sinks {
 		routes, _ := compileAll(s.Routes) // validate has checked them
 		r.publishers = append(r.publishers, &publisher{
-			sinkClient: newSinkClient(s.Name, s.Sink, all.of(s.Name)),
+			sinkClient: newSinkClient(s.Name, s.Sink, all.of(s.Name), config.now),
 			routes:     routes, maxHeld: cmp.Or(s.MaxHeld, config.MaxHeld), most: maxBatch, inTime: maxBatch, owner: owner,
 			config: &r.config, shared: r.shared,
 			log:  config.Logger.With(slog.String("component", "relay"), slog.String("sink", s.Name)),

@@ -1,5 +1,7 @@
 package relay
 
+import "time"
+
 // unansweredLimit is how often a message alone may be unknown before another one is tried.
 const unansweredLimit = 4
 
@@ -51,8 +53,13 @@ func (u *unansweredMessage) forget() { *u = unansweredMessage{probed: u.probed} 
 // to the destination is sent, alone because it leaves those beside it unknown. Rounds take turns among the messages: if
 // one other than the first is accepted, the first is sent once more, and is refused if it is unknown again. Until then
 // the messages wait, and none becomes a job.
+//
+// Where each key has a destination of its own, no other message can decide: all of them are behind the first. If none
+// has come for [noDestinationLimit], the first one is refused.
 type silence struct {
-	id      string // of the message that was unknown first
-	rounds  int    // how many times one was tried
-	another bool   // another message to the destination was accepted after it
+	id      string    // of the message that was unknown first
+	since   time.Time // when that was
+	rounds  int       // how many times one was tried
+	others  bool      // messages to the destination have waited that were not behind it
+	another bool      // one of them was accepted after it
 }

@@ -493,14 +493,14 @@ ORDER BY xid, position
 		Name:      "a held message without an answer has spent an attempt",
 		Breaks:    "an outage in which the broker still answers makes dead letters of the messages behind a refused one",
 		Invariant: "A refused message holds up its key only",
-		Edits:     []Edit{{"relay.heldRunner.unanswered", `if c.acceptedSince(destination) {`, `if c.acceptedSince(destination) || err != nil {`}},
+		Edits:     []Edit{{"relay.heldRunner.unanswered", `if c.isAtFault(m) {`, `if c.isAtFault(m) || err != nil {`}},
 		Checks:    []Check{test("relay", "TestMessagesBehindARefusedOneOutliveAnOutage/hold,_silent_false", "messages are dead letters because of the outage")},
 	},
 	{
 		Name:      "a held message without an answer never spends an attempt",
 		Breaks:    "a message that breaks the broker is tried for ever, and under skip its key waits for it",
 		Invariant: "A refused message holds up its key only",
-		Edits:     []Edit{{"relay.heldRunner.unanswered", `if c.acceptedSince(destination) {`, `if c.acceptedSince(destination) && err == nil {`}},
+		Edits:     []Edit{{"relay.heldRunner.unanswered", `if c.isAtFault(m) {`, `if c.isAtFault(m) && err == nil {`}},
 		Checks:    []Check{test("relay", "TestAMessageThatBreaksTheBrokerIsRefused", "in vain: there are 1 dead letters")},
 	},
 	{
