@@ -151,8 +151,10 @@ func keyOf(e *Event) tenantKey { return tenantKey{e.Tenant, e.Key} }
 func (d *delivery) pass(ctx context.Context) {
 	batch := d.batch(ctx)
 	began := time.Now()
+	isTrial := len(batch) == 1 && d.o.destinations.isTrial(batch[0].place, batch[0].ID)
 	outcomes := d.deliver(ctx, batch, d.config.patience)
-	d.metrics.batch(len(batch), time.Since(began))
+	took := time.Since(began)
+	d.metrics.batch(len(batch), took)
 	var failed keys
 	counted := false
 	for n, err := range outcomes {
@@ -182,6 +184,9 @@ func (d *delivery) pass(ctx context.Context) {
 			}
 			d.judge(ctx, m, err, len(batch) == 1)
 		}
+	}
+	if isTrial {
+		d.o.destinations.extend(took)
 	}
 	if d.failure != nil && d.failure.unknown {
 		d.failure.messages = len(batch)
@@ -253,6 +258,7 @@ func (d *delivery) silentAgain(ctx context.Context, m *outgoing, err error) {
 
 func (d *delivery) shutSilent(ctx context.Context, destination string, err error) {
 	why := &failure{code: CodeSilent, err: fmt.Errorf("no answer from %s, while others accept messages: %w", destination, err)}
+	d.o.destinations.silent[destination].why = why
 	d.complain(ctx, "destination accepts nothing", why)
 	d.o.destinations.shuts(destination, why)
 }
@@ -316,7 +322,7 @@ func (d *delivery) batch(ctx context.Context) []outgoing {
 		m := outgoing{message, i, d.placeOf(message)}
 		underWay := func(m outgoing) bool { return e.Key != "" && keyOf(&d.events[m.index]) == keyOf(e) }
 		switch {
-		case err == nil && destinations.isShut(m.place):
+		case err == nil && (destinations.isShut(m.place) || destinations.shutUntried(m.place)):
 			if !d.putOff(i) {
 				waits.add(e)
 			}

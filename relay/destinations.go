@@ -46,6 +46,7 @@ type destinations struct {
 	retry   backoff.Backoff      // between rounds
 	before  map[string]bool      // those that were shut in the round before and have not accepted a message since
 	silent  map[string]*silence  // those that do not answer
+	turns   int                  // of silent ones, so far
 
 	// These describe the round.
 	ends    time.Time // zero if it has no end, because no destination is shut
@@ -54,6 +55,7 @@ type destinations struct {
 	waiting []int64  // positions of the messages that wait
 	bytes   int      // of those messages
 	keys    keys     // of those messages
+	turn    string   // the silent destination that is tried; "" means the first that is met
 }
 
 // isShut reports whether messages to a destination wait for the next round.
@@ -131,6 +133,43 @@ func (d *destinations) silences(destination, id string, another bool) {
 	d.silent[destination] = &silence{id: id, since: d.now(), another: another}
 }
 
+// shutUntried shuts a silent destination if it is the turn of another one, and reports whether it has.
+func (d *destinations) shutUntried(destination string) bool {
+	s := d.silent[destination]
+	if s == nil || s.another {
+		return false
+	}
+	if d.turn == "" {
+		d.take(destination)
+	}
+	if d.turn == destination {
+		return false
+	}
+	d.shuts(destination, s.why)
+	return true
+}
+
+// take gives a silent destination its turn.
+func (d *destinations) take(destination string) {
+	d.turns++
+	d.turn = destination
+	d.silent[destination].turn = d.turns
+}
+
+// nextTurn gives that destination the turn that was silent in the round before, and has not had it the longest.
+func (d *destinations) nextTurn() {
+	var next string
+	for destination := range d.before {
+		s := d.silent[destination]
+		if s != nil && !s.another && (next == "" || s.turn < d.silent[next].turn) {
+			next = destination
+		}
+	}
+	if next != "" {
+		d.take(next)
+	}
+}
+
 // isTrial reports whether a message must be sent alone, because its destination may be silent or the message at fault.
 func (d *destinations) isTrial(destination, id string) bool {
 	s := d.silent[destination]
@@ -145,6 +184,7 @@ func (d *destinations) trial(of []outgoing) []outgoing {
 	s.others = s.others || len(of) > 1
 	n := s.rounds % len(of)
 	s.rounds++
+	of[n].Trial = true
 	return of[n : n+1]
 }
 
@@ -190,7 +230,18 @@ func (d *destinations) endRound() {
 	if len(d.before) == 0 {
 		d.retry.Reset()
 	}
-	*d = destinations{now: d.now, since: d.since, changed: d.changed, retry: d.retry, before: d.shut, silent: d.silent}
+	*d = destinations{
+		now: d.now, since: d.since, changed: d.changed, retry: d.retry, before: d.shut, silent: d.silent, turns: d.turns,
+	}
+	d.nextTurn()
+}
+
+// extend makes the round last as much longer as a message took that was sent alone: otherwise little else would be
+// published in short rounds.
+func (d *destinations) extend(took time.Duration) {
+	if !d.ends.IsZero() {
+		d.ends = d.ends.Add(took)
+	}
 }
 
 // limit gives the round an end once its first page was read: one that ends before that would try nothing.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -398,6 +399,66 @@ func TestASilentDestinationOfSeveralKeysMayStaySilent(t *testing.T) {
 	sink.now(takesAll)
 	sink.awaitKey(t, "k", "1")
 	sink.awaitKey(t, "l", "1")
+}
+
+// Of several destinations that do not answer, a round waits for one, however many messages wait for them. They take
+// turns.
+func TestSeveralSilentDestinationsHoldUpNoOther(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var mu sync.Mutex
+	tried := map[string]int{}
+	sink := &picky{stops: true, refuses: func(m relay.Message) error {
+		err := noAnswer(m)
+		if err != nil {
+			time.Sleep(600 * time.Millisecond)
+			mu.Lock()
+			defer mu.Unlock()
+			tried[m.Destination]++
+		}
+		return err
+	}}
+	waiting := func(n int) {
+		t.Helper()
+		waitFor(t, func() bool {
+			return ask[int](t, db, `SELECT count(*) FROM outbox.events e JOIN outbox.sinks ON e.position <@ holes
+				WHERE topic LIKE 'gone%'`) == n
+		}, func() string { return fmt.Sprintf("%d messages wait", n) })
+	}
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(300*time.Millisecond, 300*time.Millisecond) })
+	keepPublishing(t, db, "there", "c")
+	for n, topic := range []string{"gone a", "gone b", "gone c"} {
+		publish(t, db, topic, topic, "1")
+		waiting(n + 1)
+	}
+	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload)
+		SELECT gen_random_uuid(), $1, 'gone ' || substr('abc', 1 + i % 3, 1), 'text/plain', 'x'
+		FROM generate_series(1, 6000) AS i`, outbox.RootTenant)
+	waiting(6003)
+	mu.Lock()
+	clear(tried)
+	mu.Unlock()
+	for i := range 10 {
+		publish(t, db, "there", "other", fmt.Sprint(i))
+		began := time.Now()
+		sink.awaitKey(t, "other", strings.Split("0123456789", "")[:i+1]...)
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("a message to another destination took %v", took)
+		}
+	}
+	waitFor(t, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return tried["gone a"] > 1 && tried["gone b"] > 1 && tried["gone c"] > 1
+	}, func() string { return "each of them is tried" })
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`); n != 0 {
+		t.Errorf("%d messages are held because their destinations are silent", n)
+	}
+	sink.now(takesAll)
+	sink.awaitKey(t, "gone a", "1")
+	sink.awaitKey(t, "gone b", "1")
+	sink.awaitKey(t, "gone c", "1")
+	waiting(0)
 }
 
 // divided is a sink with topics in two partitions: keys that begin with gone are in one, all others in the other.

@@ -17,6 +17,7 @@ type Message struct {
 	Body        []byte    // exactly as the producer gave it; must not be changed
 	At          time.Time // when the event was stored, by the database's clock
 	Position    int64     // in the log; 0 for a message that is not from the log
+	Trial       bool      // sent alone to a destination that did not answer: if it does not again, others may
 }
 
 // Header is a header of a message. Names are unique within a message.

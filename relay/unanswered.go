@@ -50,16 +50,18 @@ func (u *unansweredMessage) forget() { *u = unansweredMessage{probed: u.probed} 
 
 // silence records a message that was unknown although the sink accepts others, by its destination. Either the message
 // is at fault, or its destination accepts none: another message to the destination decides. In each round one message
-// to the destination is sent, alone because it leaves those beside it unknown. Rounds take turns among the messages: if
-// one other than the first is accepted, the first is sent once more, and is refused if it is unknown again. Until then
-// the messages wait, and none becomes a job.
+// to one silent destination is sent, alone because it leaves those beside it unknown; the others are shut untried.
+// Rounds take turns among the destinations and among their messages: if one other than the first is accepted, the first
+// is sent once more, and is refused if it is unknown again. Until then the messages wait, and none becomes a job.
 //
 // Where each key has a destination of its own, no other message can decide: all of them are behind the first. If none
 // has come for [noDestinationLimit], the first one is refused.
 type silence struct {
 	id      string    // of the message that was unknown first
+	why     *failure  // what was last known of it
 	since   time.Time // when that was
 	rounds  int       // how many times one was tried
+	turn    int       // number of the destination's last turn
 	others  bool      // messages to the destination have waited that were not behind it
 	another bool      // one of them was accepted after it
 }

@@ -179,6 +179,7 @@ func (p *publication) end(e exchange) {
 	case away && unavailable.Code != relay.CodeNoDestination:
 		e.host.fell(time.Now(), unavailable, e.wait)
 		p.said[e.host] = true
+	case failed != nil && failed.Status == 0 && p.batch[i].Trial: // says nothing of the host
 	case failed != nil && failed.Status == 0:
 		e.host.fellSilent(time.Now(), failed)
 		p.said[e.host] = true

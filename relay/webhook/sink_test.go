@@ -405,6 +405,31 @@ func TestEachHostHasItsCircuit(t *testing.T) {
 	}
 }
 
+// Trials of destinations that do not answer leave the circuit of their host as it is: others of the host do answer.
+func TestATrialOfASilentDestinationOpensNoCircuit(t *testing.T) {
+	t.Parallel()
+	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/silent") {
+			_, _ = io.Copy(io.Discard, r.Body) // until then the server does not notice the end of the request
+			<-r.Context().Done()
+		}
+	})
+	s := open(t, SinkConfig{URL: url, Timeout: 100 * time.Millisecond})
+	for range 3 {
+		trial := messages(1, nil)
+		trial[0].Destination, trial[0].Trial = "silent", true
+		if got := word(s.Publish(t.Context(), trial)[0]); got != "unknown" {
+			t.Errorf("a trial: %s, want unknown", got)
+		}
+	}
+	if err := s.Probe(t.Context()); err != nil {
+		t.Errorf("Probe after three trials: %v", err)
+	}
+	if got := word(s.Publish(t.Context(), messages(1, nil))[0]); got != "stored" {
+		t.Errorf("another message: %s, want stored", got)
+	}
+}
+
 // What a receiver asks for by mistake does not stop a sink for long.
 func TestAReceiverIsTriedAfterAMinute(t *testing.T) {
 	t.Parallel()
