@@ -128,7 +128,10 @@ func judgeSilence(failed *Error) error {
 // A proxy that does not reach the receiver answers 502, 503 or 504, while a connection to the proxy succeeds: only the
 // answer shows the outage. A message that takes the receiver too long also gets a 504, and one that brings it down a
 // 502. Sending other messages shows which of the two is the case.
-func classify(failed *Error) error {
+//
+// Receivers that know Idempotency-Key may answer 409 while the first request with a key is still in progress; with
+// again they ask to send it once more.
+func classify(failed *Error, again bool) error {
 	refused := func(code string) error { return &relay.RefusedError{Code: code, Err: failed} }
 	unavailable := func(code string) error { return &relay.UnavailableError{Code: code, Err: failed} }
 	switch failed.Status {
@@ -140,7 +143,8 @@ func classify(failed *Error) error {
 		return refused(relay.CodeForbidden)
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusGone: // a wrong URL, or a closed endpoint
 		return unavailable(relay.CodeNoDestination)
-	case http.StatusUnauthorized: // a wrong signature is our fault, not the message's
+	case http.StatusUnauthorized, // a wrong signature is our fault, not the message's
+		http.StatusProxyAuthRequired:
 		return unavailable(relay.CodeForbidden)
 	case http.StatusTooManyRequests, http.StatusInsufficientStorage:
 		return unavailable(relay.CodeFull)
@@ -148,8 +152,12 @@ func classify(failed *Error) error {
 		return unavailable(relay.CodeUnavailable)
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
 		return fmt.Errorf("%w: %w", relay.ErrMaybeAway, failed)
-	case http.StatusRequestTimeout, http.StatusTooEarly: // the same request may be accepted later
-		return failed
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusLocked, http.StatusMisdirectedRequest:
+		return failed // the same request may be accepted later
+	case http.StatusConflict:
+		if again {
+			return failed
+		}
 	}
 	switch failed.Status / 100 {
 	case 3:

@@ -238,8 +238,9 @@ func (s *Sink) exchange(ctx context.Context, req *http.Request) (wait time.Durat
 	defer res.Body.Close()
 	defer time.AfterFunc(bodyTime, hangUp).Stop()
 	if !isSuccess(res.StatusCode) {
-		wait, _ = backoff.RetryAfter(res.Header.Get("Retry-After"), time.Now(), maxRetryAfter)
-		outcome = classify(failure(place(req.URL), res))
+		var again bool
+		wait, again = backoff.RetryAfter(res.Header.Get("Retry-After"), time.Now(), maxRetryAfter)
+		outcome = classify(failure(place(req.URL), res), again)
 	}
 	if res.StatusCode != http.StatusSwitchingProtocols { // whose body is the connection
 		_, _ = io.CopyN(io.Discard, res.Body, maxDrained)

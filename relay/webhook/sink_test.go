@@ -92,6 +92,7 @@ func TestWhatAnAnswerSaysOfAMessage(t *testing.T) {
 		408: "unknown", 409: "refused relay_refused", 410: "unavailable relay_no_destination", 413: "refused relay_too_large",
 		414: "refused relay_bad_destination", 415: "refused relay_refused", 422: "refused relay_refused", 425: "unknown",
 		402: "refused relay_refused", 451: "refused relay_refused", 429: "unavailable relay_full", 431: "refused relay_too_large",
+		407: "unavailable relay_forbidden", 421: "unknown", 423: "unknown",
 		500: "unknown", 502: "unknown", 503: "unavailable relay_unavailable", 504: "unknown", 507: "unavailable relay_full",
 	} {
 		url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -108,6 +109,13 @@ func TestWhatAnAnswerSaysOfAMessage(t *testing.T) {
 		if failed, ok := errors.AsType[*Error](err); err != nil && (!ok || failed.Status != status || failed.Body != "the reason") {
 			t.Errorf("%d: the answer is lost: %v", status, err)
 		}
+	}
+	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusConflict)
+	})
+	if got := word(open(t, SinkConfig{URL: url}).Publish(t.Context(), messages(1, nil))[0]); got != "unknown" {
+		t.Errorf("409 with Retry-After is %s, want unknown", got)
 	}
 }
 
