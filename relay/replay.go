@@ -66,7 +66,7 @@ type replay struct {
 	counts         counts          // not yet stored
 	most           int             // events in the next page
 	unknown        int             // how often in a row a message alone was unknown although the sink answered
-	failed         int             // how often in a row a page was not accepted
+	failed         int             // how many pages in a row may have failed while the sink accepts others
 	gone           map[string]bool // destinations that were answered so
 	passed         bool            // a message was skipped for that, and none accepted since
 	due            time.Time       // when the next page is due
@@ -280,7 +280,11 @@ func (p *replayer) turn(ctx context.Context, r *replay) error {
 	case errors.Is(failed, ErrNotTried):
 		return nil
 	}
-	if r.failed++; r.failed >= unansweredLimit {
+	if f, ok := errors.AsType[*failure](failed); ok && page.counts.published == 0 &&
+		(f.unknown || isOfDestination(f.code)) { // an outage of the sink stops new events, too
+		r.failed++
+	}
+	if r.failed >= unansweredLimit {
 		r.begun = false
 	}
 	if err := p.store(ctx, r, r.position, failed); err != nil {

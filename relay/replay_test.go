@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -671,4 +672,32 @@ func TestAReplayThatCannotGoOnStopsNothing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An outage of the broker does not let new events past a replay that stops them.
+func TestAReplayStopsNewEventsThroughAnOutage(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	publish(t, db, "t", "k", "1", "2")
+	var sink recorder
+	start(t, db, &sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 50*time.Millisecond) })
+	sink.await(t, "1", "2")
+	var newer atomic.Bool
+	sink.set(func(m relay.Message) error {
+		if replayOf(m) == "" {
+			newer.Store(true)
+		}
+		return &relay.UnavailableError{Code: relay.CodeUnavailable, Err: errors.New("no connection")}
+	}, nil)
+	r := startReplay(t, db, operator.EventReplay{StopLive: true})
+	calls := sink.called()
+	waitFor(t, func() bool { return sink.called() > calls }, func() string { return "the replay begins" })
+	publish(t, db, "t", "k", "3")
+	waitFor(t, func() bool { return sink.called() > calls+10 }, func() string { return "the replay is tried again and again" })
+	if newer.Load() {
+		t.Error("a new event was sent in the outage")
+	}
+	sink.set(nil, nil)
+	awaitReplay(t, db, r)
+	sink.await(t, "1", "2", "1", "2", "3")
 }
