@@ -54,6 +54,9 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 	all := newMetrics(config.Registerer)
 	for _, s := range config.Sinks {
 		routes, _ := compileAll(s.Routes) // validate has checked them
+		for _, f := range CheckRoutes(s.Routes) {
+			config.Logger.Warn(f.What, slog.String("component", "relay"), slog.String("sink", s.Name))
+		}
 		r.publishers = append(r.publishers, &publisher{
 			sinkClient: newSinkClient(s.Name, s.Sink, all.of(s.Name), config.now),
 			routes:     routes, maxHeld: cmp.Or(s.MaxHeld, config.MaxHeld), most: maxBatch, inTime: maxBatch, owner: owner,

@@ -110,11 +110,11 @@ func compile(r Route) (route, error) {
 	return route{r, destination}, errors.Join(append(errs, checkJobs(r, &destination))...)
 }
 
-// checkJobs returns an error if a destination or a preset is for events of streamed jobs, and a topic is not.
+// checkJobs returns an error if a destination or a preset is for events of streamed jobs, and a pattern has none of them.
 func checkJobs(r Route, destination *template) error {
 	isOfJobs := r.Preset == PresetPosthaste || r.Preset == PresetTrellis || destination.isOfJobs()
 	for _, pattern := range r.Topics {
-		if isOfJobs && !strings.HasPrefix(pattern, "job.") {
+		if isOfJobs && pattern != "*" && !strings.HasPrefix(pattern, "job.") {
 			return invalid.Field("Topics", "pattern %q: the destination or the preset is for events of streamed jobs, "+
 				"whose topics begin with job.", pattern)
 		}
@@ -141,11 +141,26 @@ func (r *route) has(topic string) bool {
 	return false
 }
 
-// shadow returns the first of the routes that has all topics of some patterns, or -1.
-func shadow(routes []route, patterns []string) int {
-	return slices.IndexFunc(routes, func(r route) bool {
-		return !slices.ContainsFunc(patterns, func(pattern string) bool { return !r.has(pattern) })
-	})
+// CheckRoutes returns a problem for each of a sink's routes that never applies, because an earlier one has all of its
+// topics. Such a route harms no other.
+func CheckRoutes(routes []Route) (findings []Finding) {
+	compiled, err := compileAll(routes)
+	if err != nil {
+		return nil // New reports it
+	}
+	for i, r := range compiled {
+		before := slices.IndexFunc(compiled[:i], func(before route) bool {
+			return !slices.ContainsFunc(r.Topics, func(pattern string) bool { return !before.has(pattern) })
+		})
+		if before >= 0 {
+			findings = append(findings, Finding{
+				Severity: SeverityProblem,
+				What:     fmt.Sprintf("route %d of the sink never applies: route %d has all of its topics", i+1, before+1),
+				Remedy:   "put the route before that one, or remove it",
+			})
+		}
+	}
+	return findings
 }
 
 // routeOf returns the first of the routes that matches the topic, or nil.
@@ -169,10 +184,6 @@ func compileAll(routes []Route) ([]route, error) {
 		var err error
 		if compiled[i], err = compile(r); err != nil {
 			errs = append(errs, fmt.Errorf("route %d: %w", i+1, err))
-		}
-		if before := shadow(compiled[:i], compiled[i].Topics); before >= 0 && err == nil {
-			errs = append(errs, fmt.Errorf("route %d: %w", i+1,
-				invalid.Field("Topics", "route %d has all of them, and the first route applies", before+1)))
 		}
 	}
 	return compiled, errors.Join(errs...)

@@ -343,6 +343,7 @@ func checkSink(ctx context.Context, s relay.SinkConfig) []relay.Finding {
 		}
 		findings, err = s.Sink.Check(ctx, destinations)
 	}
+	findings = append(findings, relay.CheckRoutes(s.Routes)...)
 	err = errors.Join(err, s.Sink.Close())
 	if err != nil {
 		findings = append(findings, relay.Finding{
