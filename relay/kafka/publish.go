@@ -172,8 +172,12 @@ func (p *publication) end(i int, err error) {
 	p.settle(i, outcome)
 }
 
-// place returns the topic and the partition of a message, or the topic if the partition is unknown.
+// place returns the topic and the partition of a message, or the topic if the partition is unknown. Messages without a
+// key have a place of their own: a partition that the client chose for them says nothing of those of keys.
 func (p *publication) place(m *relay.Message) string {
+	if m.Key == "" {
+		return m.Destination + "/"
+	}
 	if part := p.sink.Part(*m); part != "" {
 		return m.Destination + "/" + part
 	}

@@ -332,4 +332,14 @@ func TestAPartitionFailsOnItsOwn(t *testing.T) {
 			t.Errorf("message %d of partition %s is refused: %t", i, s.Part(all[i]), refused)
 		}
 	}
+
+	all[0].Key, all[1].Key = "", ""
+	p = &publication{sink: s, batch: all, outcomes: make([]error, len(all)), failed: map[string]error{}, refusing: map[string]error{}}
+	p.end(0, kerr.NotLeaderForPartition)
+	for i := range all {
+		r, _ := p.take([]int{i})
+		if refused := len(r.of) == 0; refused != (all[i].Key == "") {
+			t.Errorf("message %d, key %q, is refused: %t, when one without a key was", i, all[i].Key, refused)
+		}
+	}
 }
