@@ -280,17 +280,23 @@ func (p *replayer) turn(ctx context.Context, r *replay) error {
 	case errors.Is(failed, ErrNotTried):
 		return nil
 	}
-	if f, ok := errors.AsType[*failure](failed); ok && page.counts.published == 0 &&
-		(f.unknown || isOfDestination(f.code)) { // an outage of the sink stops new events, too
+	r.doubtAlone(page, failed)
+	if err := p.store(ctx, r, r.position, failed); err != nil {
+		return err
+	}
+	return failed
+}
+
+// doubtAlone lets new events go on, for now, if several pages in a row were not accepted that are no outage of the
+// sink, which stops new events, too.
+func (r *replay) doubtAlone(page *replayPage, failed error) {
+	f, ok := errors.AsType[*failure](failed)
+	if ok && page.counts.published == 0 && (f.unknown || isOfDestination(f.code)) {
 		r.failed++
 	}
 	if r.failed >= unansweredLimit {
 		r.begun = false
 	}
-	if err := p.store(ctx, r, r.position, failed); err != nil {
-		return err
-	}
-	return failed
 }
 
 // offer waits until the publishing goroutine takes a page. In an outage that may take hours, and an operator may stop

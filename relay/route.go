@@ -110,7 +110,7 @@ func compile(r Route) (route, error) {
 	return route{r, destination}, errors.Join(append(errs, checkJobs(r, &destination))...)
 }
 
-// checkJobs returns an error if a destination or a preset is for events of streamed jobs, and a pattern has none of them.
+// checkJobs returns an error if a destination or a preset is for events of streamed jobs, and a pattern has none.
 func checkJobs(r Route, destination *template) error {
 	isOfJobs := r.Preset == PresetPosthaste || r.Preset == PresetTrellis || destination.isOfJobs()
 	for _, pattern := range r.Topics {
