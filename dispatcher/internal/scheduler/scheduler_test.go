@@ -472,12 +472,6 @@ func TestWhatClaimsDoNotReachIsSearched(t *testing.T) {
 				s.Failed(keyed, []Share{share}, front, 5*time.Second)
 				s.ChargeFailure(why)
 			}
-			endsOf := func(ranges []Range) (ends []Position) {
-				for _, r := range ranges {
-					ends = append(ends, r.End)
-				}
-				return ends
-			}
 			// all returns what a search has found: of our flow these jobs, and of the others none.
 			all := func(ranges []Range, jobs ...Position) (found [][]Position) {
 				for _, r := range ranges {
@@ -576,6 +570,13 @@ func TestWhatClaimsDoNotReachIsSearched(t *testing.T) {
 			}
 		}
 	}
+}
+
+func endsOf(ranges []Range) (ends []Position) {
+	for _, r := range ranges {
+		ends = append(ends, r.End)
+	}
+	return ends
 }
 
 // A round of searches goes on until it has looked at every flow, and a flow whose search fails keeps none waiting.
