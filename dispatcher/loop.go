@@ -70,14 +70,14 @@ func (l *loop) run(ctx context.Context) {
 			l.giveBack(ctx, now)
 			continue
 		case <-l.capacity.wake:
-			if l.capacity.notified.Load() && !l.pace.wait(ctx, l.claimed > 0, l.capacity.wake) {
+			if l.capacity.notified.Load() && !l.pace.wait(ctx, l.capacity.wake) {
 				return
 			}
 		case now := <-wait.C:
 			l.metrics.polls.Inc()
 			l.sched.SleepEnded(now)
 		}
-		producerWoke := l.pace.producerWoke.Swap(false)
+		producerWoke, notified := l.pace.producerWoke.Swap(false), l.capacity.notified.Load()
 		l.claimed = 0
 		next, err := l.drain(ctx)
 		for err != nil && ctx.Err() == nil {
@@ -91,8 +91,8 @@ func (l *loop) run(ctx context.Context) {
 			l.sched.Woken()
 			next, err = l.drain(ctx)
 		}
-		if producerWoke {
-			l.pace.ownFinds.Store(l.claimed > 0)
+		if producerWoke || notified {
+			l.pace.looked(producerWoke, l.claimed > 0)
 		}
 		retry.Reset()
 		wait.Reset(next)
@@ -119,23 +119,25 @@ func (l *loop) giveBack(ctx context.Context, now time.Time) {
 }
 
 // drain claims until nothing due is left or there is no room. It returns how long to sleep unless something wakes the
-// queue. It may last long, so it also does what run does each second.
+// queue. It may last long, so it also does what run does each second, and looks for what notifications announce while
+// there are jobs to claim anyway. One that comes when there are none ends it: run makes that wait for its token.
 func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 	fruitless := 0 // surveys since a claim last got a job
+	l.notice()
 	for ctx.Err() == nil {
 		select {
 		case now := <-l.tick:
 			l.giveBack(ctx, now)
 		default:
 		}
-		if l.capacity.notified.Swap(false) || l.pollAfter(time.Now()) == 0 {
-			l.sched.Woken()
-		}
 		l.searches.next(ctx)
 		if err := l.probeKinds(ctx); err != nil {
 			return 0, err
 		}
 		plan := l.plan()
+		if !plan.Empty() && l.notice() {
+			plan = l.plan()
+		}
 		if l.sched.SurveyDue(time.Now()) {
 			found, err := l.survey(ctx)
 			if err != nil {
@@ -173,6 +175,16 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 		}
 	}
 	return 0, nil
+}
+
+// notice notes that any flow may have new jobs, if a notification has come or a poll interval has passed since it was
+// noted last.
+func (l *loop) notice() bool {
+	if !l.capacity.notified.Swap(false) && l.pollAfter(time.Now()) > 0 {
+		return false
+	}
+	l.sched.Woken()
+	return true
 }
 
 // claimNext claims what the plan asks for, or what the queue's limits leave of it. It returns how many jobs it got and,

@@ -57,22 +57,13 @@ const (
 	tokensPerSecond = 50
 )
 
-// wait waits for a token for a look that may find nothing; it reports false if ctx ends first. found reports whether
-// the last look found something, and wake is the waker's channel.
-func (p *pace) wait(ctx context.Context, found bool, wake <-chan struct{}) bool {
-	now := time.Now()
-	p.tokens = min(p.tokens+now.Sub(p.counted).Seconds()*tokensPerSecond, maxTokens)
-	p.counted = now
-	if p.atOnce() {
+// wait waits for a token for a look that may find nothing; it reports false if ctx ends first. wake is the waker's
+// channel.
+func (p *pace) wait(ctx context.Context, wake <-chan struct{}) bool {
+	if p.refill(); p.tokens >= 1 || p.atOnce() {
 		return true
 	}
-	if !found {
-		p.tokens--
-	}
-	if p.tokens >= 0 {
-		return true
-	}
-	refilled := time.NewTimer(time.Duration(-p.tokens / tokensPerSecond * float64(time.Second)))
+	refilled := time.NewTimer(time.Duration((1 - p.tokens) / tokensPerSecond * float64(time.Second)))
 	defer refilled.Stop()
 	for {
 		select {
@@ -86,6 +77,24 @@ func (p *pace) wait(ctx context.Context, found bool, wake <-chan struct{}) bool 
 			}
 		}
 	}
+}
+
+// looked takes the token of a look that has found nothing. own reports whether the attached producer had woken the
+// queue.
+func (p *pace) looked(own, found bool) {
+	free := found || own && p.ownFinds.Load()
+	if own {
+		p.ownFinds.Store(found)
+	}
+	if p.refill(); !free {
+		p.tokens = max(p.tokens-1, 0)
+	}
+}
+
+func (p *pace) refill() {
+	now := time.Now()
+	p.tokens = min(p.tokens+now.Sub(p.counted).Seconds()*tokensPerSecond, maxTokens)
+	p.counted = now
 }
 
 func (p *pace) atOnce() bool { return p.ownFinds.Load() && p.producerWoke.Load() }

@@ -29,8 +29,15 @@ var sharing = []Mutant{
 		Name:      "a wake-up answered without a survey",
 		Breaks:    "a tenant's job that is notified during a claim waits for the next poll",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher.loop.drain", `l.sched.Woken()`, `_ = l`}},
+		Edits:     []Edit{{"dispatcher.loop.notice", `l.sched.Woken()`, `_ = l`}},
 		Checks:    []Check{test("dispatcher", "TestAWakeUpDuringAClaimIsAnsweredByASurvey", "in vain: both jobs run")},
+	},
+	{
+		Name:      "notifications answered as fast as they come",
+		Breaks:    "anybody who can connect makes a dispatcher claim in vain all the time",
+		Invariant: "A notification is a hint",
+		Edits:     []Edit{{"dispatcher.loop.drain", `!plan.Empty() && l.notice()`, `l.notice()`}},
+		Checks:    []Check{test("dispatcher", "TestForgedNotificationsCostFewClaims", "claims for")},
 	},
 	{
 		Name:      "one that has many counts as one that holds few",
