@@ -132,11 +132,11 @@ func (s *settler) settle(batch []*attempt) {
 	}
 }
 
-// store retries until the batch is stored or the process must stop waiting. If the database refuses the batch because
-// of a row, store tries the jobs one by one, so that one job does not block the others. If the statement fails for
-// another reason (no answer in time, a message too large), store tries the batch in halves, except after the time for
-// tries: a database that does not answer would delay the stop by a statement's time for each part. retried reports that
-// earlier tries may have stored some of the batch without an answer. store returns false if it has given up.
+// store retries until the batch is stored or the process must stop waiting. It tries the batch in halves if the
+// database refuses it because of a row, so that one job does not block the others, or if the statement fails for another
+// reason (no answer in time, a message too large), except after the time for tries: a database that does not answer
+// would delay the stop by a statement's time for each part. retried reports that earlier tries may have stored some of
+// the batch without an answer. store returns false if it has given up.
 func (s *settler) store(batch []*attempt, how settlement, retried bool) bool {
 	var retry backoff.Backoff
 	for tries := 1; len(batch) > 0; tries++ {
@@ -161,18 +161,10 @@ func (s *settler) store(batch []*attempt, how settlement, retried bool) bool {
 			return s.storeRefused(batch[0], err, retried)
 		case pgsession.IsLockedOut(err) && s.setLockedAside(&batch):
 			continue // with the others
-		case pgsession.RefusesTheRow(err):
-			for i := range batch {
-				if !s.store(batch[i:i+1], how, retried) { // each of the others would take as long
-					s.drop(batch[i+1:])
-					return false
-				}
-			}
-			return true
-		case s.settling.Err() != nil:
+		case s.settling.Err() != nil && !pgsession.RefusesTheRow(err):
 			s.drop(batch)
 			return false
-		case tries > 1 && len(batch) > 1 && !pgsession.IsUnreachable(err):
+		case len(batch) > 1 && (pgsession.RefusesTheRow(err) || tries > 1 && !pgsession.IsUnreachable(err)):
 			first := s.store(batch[:len(batch)/2], how, retried)
 			return s.store(batch[len(batch)/2:], how, retried) && first
 		}
