@@ -53,7 +53,7 @@ type claimStatement interface {
 func (c *claimer) claim(ctx context.Context, p scheduler.Plan, within *usage) (n int, err error) {
 	var untaken []*claimBatch
 	for _, keyed := range []bool{true, false} {
-		if len(p.Shares(keyed)) == 0 || err != nil {
+		if len(p.Shares(keyed)) == 0 || err != nil || p.Probe && n > 0 {
 			continue
 		}
 		b := c.lease(ctx, p, keyed, within)

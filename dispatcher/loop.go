@@ -149,7 +149,7 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 			continue
 		}
 		if plan.Empty() {
-			l.capacity.waitsForRoom.Store(l.sched.MayHaveDue() || l.keyed.offered() > 0)
+			l.capacity.waitsForRoom.Store(l.sched.MayHaveDue() || l.keyed.offered() > 0 || l.workers.outages.some.Load() > 0)
 			if plan = l.plan(); plan.Empty() { // workers that made room before the flag was set have poked nobody
 				return l.sleep(), nil
 			}
@@ -253,7 +253,9 @@ func (l *loop) probeKinds(ctx context.Context) error {
 		}
 		if circuit := l.workers.outages.of[kind]; circuit.Probe() {
 			started := time.Now()
-			n, err := l.claimProbe(ctx, kind)
+			probe := l.sched.Probe()
+			probe.Kinds = []string{kind}
+			n, _, err := l.claimNext(ctx, probe)
 			l.claimed += n
 			if n == 0 { // an expensive look that finds none is repeated seldom
 				circuit.NoProbe(scheduler.RestFactor * time.Since(started))
@@ -264,18 +266,6 @@ func (l *loop) probeKinds(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// claimProbe claims one job of the kind, from any flow.
-func (l *loop) claimProbe(ctx context.Context, kind string) (n int, err error) {
-	plain, keyed := l.sched.Probe(time.Now())
-	for _, p := range []scheduler.Plan{plain, keyed} {
-		p.Kinds = []string{kind}
-		if n == 0 && err == nil && !p.Empty() {
-			n, _, err = l.claimNext(ctx, p)
-		}
-	}
-	return n, err
 }
 
 // survey asks when the next job of each known flow becomes due, and which other tenants and priorities have jobs. It

@@ -1159,6 +1159,33 @@ func TestANewProcessBehindDeadEntriesStarts(t *testing.T) {
 	}
 }
 
+// A search has no time left after what it has found. Nobody notifies the loop, and it claims the jobs found all the same.
+func TestWhatASearchHasFoundBeforeItWasCutOffStarts(t *testing.T) {
+	t.Parallel()
+	inMemory(t, 8, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+		dead := scheduler.Position{RunAt: time.Now().Add(-time.Hour), ID: outbox.ID{0: 0xff}}
+		r.set(func() {
+			r.reads, r.cut = 10*time.Second, context.DeadlineExceeded
+			r.refuse = func(c claimRequest) error {
+				for _, share := range c.shares {
+					for _, cursor := range share.Cursors {
+						if cursor.From(c.front, c.frontAt).Before(dead) {
+							return context.DeadlineExceeded
+						}
+					}
+				}
+				return nil
+			}
+		})
+		r.add(outbox.RootTenant, 10, -30*time.Minute)
+		r.capacity.poke()
+		r.sleep(time.Minute)
+		if len(r.done) != 10 {
+			t.Errorf("%d jobs have been done after %d searches, want all", len(r.done), r.searched)
+		}
+	})
+}
+
 // The database refuses every claim of one tenant's first job, as a user's trigger may: the jobs of the other tenants
 // start all the same.
 func TestARefusedClaimOfOneTenantLeavesTheOthersTheirTurn(t *testing.T) {

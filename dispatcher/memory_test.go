@@ -35,6 +35,7 @@ type memoryStore struct {
 	surveys  int
 	searched int
 	reads    time.Duration // time that a search takes
+	cut      error         // how a search ends after it has found something; nil means that it succeeds
 	orphans  int           // looks for them
 	paused   bool
 	locked   map[outbox.ID]bool // by other transactions: claims pass by them
@@ -63,7 +64,7 @@ func (s *memoryStore) claim(_ context.Context, _ querier, r claimRequest) *claim
 		left := share.Quota
 		for _, c := range append([]*scheduler.Cursor{nil}, share.Cursors...) { // offered ones first
 			s.jobs = slices.DeleteFunc(s.jobs, func(job *outbox.Claimed) bool {
-				is := left > 0 && !s.locked[job.ID] && !job.RunAt.After(now) && (job.Key != "") == r.keyed && slices.Contains(r.kinds, job.Kind)
+				is := left > 0 && len(b.claimed) < r.room && !s.locked[job.ID] && !job.RunAt.After(now) && (job.Key != "") == r.keyed && slices.Contains(r.kinds, job.Kind)
 				if c == nil {
 					is = is && job.Tenant == share.Tenant.ID && offered[job.ID]
 				} else {
@@ -174,7 +175,7 @@ func (s *memoryStore) FindUnreached(ctx context.Context, _ string, kinds []strin
 		}
 		found = append(found, places)
 	}
-	return found, s.reads, nil
+	return found, s.reads, s.cut
 }
 
 func (s *memoryStore) QueueIsPaused(context.Context, string) (bool, error) {

@@ -83,6 +83,37 @@ func TestAnOutageIsFoundOutByAFew(t *testing.T) {
 	}
 }
 
+// The time of a probe comes while there is no room, and no flow is known to have jobs. The room that workers make then
+// is for the probe.
+func TestAProbeThatFoundNoRoomIsMadeUpFor(t *testing.T) {
+	var f fragile
+	f.away.Store(true)
+	mux := new(Mux)
+	Handle(mux, f.handle)
+	Handle(mux, func(context.Context, *outbox.Job[small]) error { return nil })
+	inMemoryOf(t, 4, mux, Config{}, func(r rig) {
+		for n := range 2 {
+			r.addOf(small{}.Kind(), numbered(n), 100, 0, "")
+			r.add(numbered(n), 20, 0)
+		}
+		r.capacity.poke()
+		r.sleep(time.Second)
+		full := int64(r.capacity.concurrency + r.capacity.prefetch())
+		r.capacity.inHand.Add(full) // of long jobs
+		calls := f.calls.Load()
+		f.away.Store(false)
+		r.sleep(2 * time.Minute)
+		if f.calls.Load() != calls {
+			t.Fatal("a probe was made without room for it")
+		}
+		for range full {
+			r.capacity.finished(notCalled)
+		}
+		r.sleep(time.Minute)
+		r.wantDone(t, 240)
+	})
+}
+
 // A dead target of some jobs does not stop other jobs.
 func TestATargetIsAwayForItsOwnJobs(t *testing.T) {
 	const dead = 1 // the priority of its jobs

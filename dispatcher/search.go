@@ -37,17 +37,19 @@ func (s *searches) next(ctx context.Context) {
 		s.learn(ctx, answer)
 	default:
 	}
-	if s.keyed.offered()+s.sched.Unclaimed() >= maxBatch { // claims have enough to look at
+	kinds := s.workers.outages.claimable()
+	if len(kinds) == 0 || s.keyed.offered()+s.sched.Unclaimed() >= maxBatch { // claims have enough to look at
 		return
 	}
-	ranges, kinds := s.sched.Search(time.Now()), s.workers.outages.claimable()
+	ranges := s.sched.Search(time.Now())
 	if len(ranges) == 0 {
 		return
 	}
 	s.running.Go(func() {
 		answer := s.find(ctx, kinds, ranges)
-		s.ended <- answer      // there is room: no search begins before the loop has read this
-		if answer.err == nil { // otherwise the loop learns of it when it looks next: it may be waiting for the database
+		s.ended <- answer // there is room: no search begins before the loop has read this
+		// If the search has failed, the loop learns of it when it looks next: it may be waiting for the database.
+		if answer.err == nil || len(answer.found) > 0 {
 			s.capacity.poke()
 		}
 	})

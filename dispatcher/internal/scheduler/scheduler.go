@@ -497,8 +497,8 @@ func (s *Scheduler) PollAfter(now time.Time, every time.Duration) time.Duration 
 	return max(s.looked.Add(every).Sub(now), 0)
 }
 
-// Probe returns two plans for a claim of one job of any flow: one for jobs without a key, one for jobs with a key.
-func (s *Scheduler) Probe(now time.Time) (plain, keyed Plan) {
+// Probe returns the plan of a claim of one job of any flow.
+func (s *Scheduler) Probe() Plan {
 	shares := func(cs *cursors) (all []Share) {
 		for _, c := range cs.sorted {
 			if n := len(all); n > 0 && all[n-1].Tenant.ID == c.Tenant {
@@ -509,7 +509,7 @@ func (s *Scheduler) Probe(now time.Time) (plain, keyed Plan) {
 		}
 		return all
 	}
-	return Plan{Plain: shares(&s.plain), Probe: true}, Plan{Keyed: shares(&s.keyed), Probe: true}
+	return Plan{Plain: shares(&s.plain), Keyed: shares(&s.keyed), Probe: true}
 }
 
 // StartFromFront makes the next claims find jobs before the cursors, or a search if claims begin near.
