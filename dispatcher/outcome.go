@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -14,7 +15,11 @@ import (
 
 // These causes end a handler's context; [outbox.ErrLeaseLost] does, too.
 var (
-	ErrTimeout  = outcome.ErrTimeout
+	// ErrTimeout means that the attempt's time is over. If the handler then returns an error, the attempt fails with
+	// the code job_timeout.
+	ErrTimeout = outcome.ErrTimeout
+	// ErrShutdown means that the process stops and its grace period is over. If the handler then returns an error, the
+	// job becomes pending again and spends no attempt.
 	ErrShutdown = outcome.ErrShutdown
 	// ErrCancelled means that the job was cancelled. It ends cancelled with the handler's error, or succeeded if the
 	// handler returns nil all the same.
@@ -123,8 +128,11 @@ type BackoffPolicy func(job *outbox.Claimed, err error) time.Duration
 
 // Exponential waits base after the first failure and doubles the wait after each further one, up to limit. Jitter makes
 // each wait up to a quarter shorter or longer, also those at limit, so that jobs that failed together do not come back
-// together.
+// together. It panics if limit is not above zero: a forgotten limit would run all attempts at once.
 func Exponential(base, limit time.Duration) BackoffPolicy {
+	if limit <= 0 {
+		panic(fmt.Sprintf("dispatcher: Exponential has the limit %s, want more than 0", limit))
+	}
 	return func(job *outbox.Claimed, _ error) time.Duration {
 		wait := float64(base) * math.Pow(2, float64(max(job.Attempt, 1)-1))
 		wait = min(wait, float64(limit))

@@ -44,6 +44,19 @@ func TestExponential(t *testing.T) {
 	})
 }
 
+func TestExponentialRefusesToRunWithoutALimit(t *testing.T) {
+	for _, limit := range []time.Duration{0, -time.Second} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("Exponential(1s, %s) was accepted, want a panic: it would wait for nothing", limit)
+				}
+			}()
+			dispatcher.Exponential(time.Second, limit)
+		}()
+	}
+}
+
 func TestExponentialSpreadsWhatFailedTogether(t *testing.T) {
 	policy := dispatcher.Exponential(time.Minute, time.Hour)
 	waits := map[time.Duration]bool{}

@@ -15,7 +15,7 @@ import (
 type Backoff []time.Duration
 
 // Exponential returns a backoff that waits first after the first failed attempt and twice as long after each further
-// one, up to limit. Enqueue refuses a backoff without a limit.
+// one, up to limit. Unlike dispatcher.Exponential, it adds no jitter. Enqueue refuses a backoff without a limit.
 func Exponential(first, limit time.Duration) Backoff {
 	if limit <= 0 { // a forgotten limit would otherwise run all attempts at once
 		return Backoff{noLimit}
