@@ -16,12 +16,12 @@ type Event struct {
 	Name   Name
 	// N numbers the events of a job from 1, without gaps. StaleCompletionIgnored, which is not a change, has the number
 	// of the last event before it.
-	N        int
-	Previous outbox.Status // before it; "" for Created and StaleCompletionIgnored
-	State    outbox.Status // after it
-	Epoch    int64         // of StaleCompletionIgnored, that of the attempt that was refused
-	Attempt  int
-	At       time.Time // by the database's clock
+	N              int
+	PreviousStatus outbox.Status // before it; "" for Created and StaleCompletionIgnored
+	Status         outbox.Status // after it
+	Epoch          int64         // of StaleCompletionIgnored, that of the attempt that was refused
+	Attempt        int
+	At             time.Time // by the database's clock
 
 	Queue string
 	Kind  string
@@ -68,9 +68,9 @@ type Line struct {
 // Name is the name of an event; its topic is "job." and the name.
 type Name string
 
-// Events are changes of a job's state.
+// Events are changes of a job's status.
 const (
-	Created     Name = "created"     // stored: State is pending, or created if it is held
+	Created     Name = "created"     // stored: Status is pending, or created if it is held
 	Released    Name = "released"    // a held job now waits
 	Started     Name = "started"     // an attempt begins
 	Retry       Name = "retry"       // an attempt failed, or lost its lease; another follows
@@ -90,7 +90,7 @@ const (
 	Dismissed   Name = "dismissed" // a person dismissed a dead letter
 )
 
-// These events are not changes of a job's state.
+// These events are not changes of a job's status.
 const (
 	Progressed Name = "progress"
 	Logged     Name = "logged"
@@ -149,14 +149,12 @@ func Decode(body []byte) (Event, error) {
 		return Event{}, errors.New("decode an event of a job: it has no job, event or n")
 	}
 	e := Event{
-		Job: w.Job, Tenant: w.Tenant, Name: w.Event, N: w.N, Previous: w.Previous, State: w.State, Epoch: w.Epoch,
-		Attempt: w.Attempt,
-		At:      w.At, Queue: w.Queue, Kind: w.Kind, Key: w.Key, MaxAttempts: w.MaxAttempts, Priority: w.Priority,
-		Deadline: w.Deadline,
-		Parent:   w.Parent, RunAt: w.RunAt, Worker: w.Worker, LostLeases: w.LostLeases, Error: w.Error,
-		Payload: w.PayloadBase64, ContentType: w.ContentType, Result: w.ResultBase64, PayloadBytes: w.PayloadBytes,
-		ResultBytes: w.ResultBytes,
-		Progress:    w.Progress, Lines: w.Lines, Refused: w.Refused,
+		Job: w.Job, Tenant: w.Tenant, Name: w.Event, N: w.N, PreviousStatus: w.Previous, Status: w.State,
+		Epoch: w.Epoch, Attempt: w.Attempt, At: w.At, Queue: w.Queue, Kind: w.Kind, Key: w.Key,
+		MaxAttempts: w.MaxAttempts, Priority: w.Priority, Deadline: w.Deadline, Parent: w.Parent, RunAt: w.RunAt,
+		Worker: w.Worker, LostLeases: w.LostLeases, Error: w.Error, Payload: w.PayloadBase64, ContentType: w.ContentType,
+		Result: w.ResultBase64, PayloadBytes: w.PayloadBytes, ResultBytes: w.ResultBytes, Progress: w.Progress,
+		Lines: w.Lines, Refused: w.Refused,
 	}
 	if e.Tenant.IsZero() {
 		e.Tenant = outbox.RootTenant

@@ -29,7 +29,7 @@ func Example() {
 		}
 	}
 	for _, job := range jobs {
-		fmt.Printf("%s is %s after %d events: %s gave %s\n", job.Kind, job.State, job.N, job.Payload, job.Result)
+		fmt.Printf("%s is %s after %d events: %s gave %s\n", job.Kind, job.Status, job.N, job.Payload, job.Result)
 	}
 	// Output: mail.send is succeeded after 3 events: {"to":"ada"} gave {"sent":true}
 }

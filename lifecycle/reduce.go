@@ -13,7 +13,7 @@ type State struct {
 	Job    outbox.ID
 	Tenant outbox.ID
 	N      int
-	State  outbox.Status
+	Status outbox.Status
 	Epoch  int64
 
 	Queue       string
@@ -62,26 +62,26 @@ func Reduce(s State, e Event) (State, error) {
 	}
 	var err error
 	switch {
-	case e.N == s.N && (e.State != s.State || e.Epoch != s.Epoch), e.N < s.N && e.State.Closed():
+	case e.N == s.N && (e.Status != s.Status || e.Epoch != s.Epoch), e.N < s.N && e.Status.Closed():
 		return s, fmt.Errorf("job %s is %s (epoch %d) after event %d, and by event %d (%s) it is %s (epoch %d): %w",
-			e.Job, s.State, s.Epoch, s.N, e.N, e.Name, e.State, e.Epoch, ErrConflict)
+			e.Job, s.Status, s.Epoch, s.N, e.N, e.Name, e.Status, e.Epoch, ErrConflict)
 	case e.N <= s.N:
 		return s, nil
 	case e.N > s.N+1:
 		err = fmt.Errorf("job %s: event %d (%s) follows event %d: %w", e.Job, e.N, e.Name, s.N, ErrGap)
-	case e.Previous != s.State:
-		return s, fmt.Errorf("job %s: event %d (%s) was preceded by %q, not by %q: %w", e.Job, e.N, e.Name, e.Previous,
-			s.State, ErrConflict)
+	case e.PreviousStatus != s.Status:
+		return s, fmt.Errorf("job %s: event %d (%s) was preceded by %q, not by %q: %w", e.Job, e.N, e.Name,
+			e.PreviousStatus, s.Status, ErrConflict)
 	}
-	if s.State.Closed() {
-		return s, fmt.Errorf("job %s is %s, and event %d (%s) follows: %w", e.Job, s.State, e.N, e.Name, ErrConflict)
+	if s.Status.Closed() {
+		return s, fmt.Errorf("job %s is %s, and event %d (%s) follows: %w", e.Job, s.Status, e.N, e.Name, ErrConflict)
 	}
 	return s.after(e), err
 }
 
 // after returns the state after a change.
 func (s State) after(e Event) State {
-	s.Job, s.Tenant, s.N, s.State, s.Epoch = e.Job, e.Tenant, e.N, e.State, e.Epoch
+	s.Job, s.Tenant, s.N, s.Status, s.Epoch = e.Job, e.Tenant, e.N, e.Status, e.Epoch
 	if e.Progress != nil {
 		s.Progress = *e.Progress
 	}
@@ -102,7 +102,7 @@ func (s State) after(e Event) State {
 	if !e.RunAt.IsZero() {
 		s.RunAt = e.RunAt
 	}
-	if !e.State.Closed() || e.Previous != outbox.Running {
+	if !e.Status.Closed() || e.PreviousStatus != outbox.Running {
 		s.Worker = e.Worker // "" for every event but Started
 	}
 	switch {
@@ -110,7 +110,7 @@ func (s State) after(e Event) State {
 		s.CreatedAt, s.MaxAttempts, s.Deadline, s.Parent = e.At, e.MaxAttempts, e.Deadline, e.Parent
 	case e.Name == Started:
 		s.StartedAt = e.At
-	case e.State.Closed():
+	case e.Status.Closed():
 		s.FinishedAt, s.Result = e.At, e.Result
 	}
 	return s

@@ -15,7 +15,7 @@ func life() []lifecycle.Event {
 	job, at := outbox.NewID(), time.Date(2026, 11, 26, 10, 0, 0, 0, time.UTC)
 	e := func(n int, name lifecycle.Name, previous, state outbox.Status, epoch int64, attempt int) lifecycle.Event {
 		return lifecycle.Event{
-			Job: job, Tenant: outbox.RootTenant, N: n, Name: name, Previous: previous, State: state, Epoch: epoch, Attempt: attempt,
+			Job: job, Tenant: outbox.RootTenant, N: n, Name: name, PreviousStatus: previous, Status: state, Epoch: epoch, Attempt: attempt,
 			At: at.Add(time.Duration(n) * time.Second), Queue: "mail", Kind: "mail.send",
 		}
 	}
@@ -48,7 +48,7 @@ func TestReduceIsTheJob(t *testing.T) {
 	events := life()
 	at := events[0].At.Add(-time.Second)
 	want := lifecycle.State{
-		Job: events[0].Job, Tenant: outbox.RootTenant, N: 5, State: outbox.Succeeded, Epoch: 3, Queue: "mail", Kind: "mail.send",
+		Job: events[0].Job, Tenant: outbox.RootTenant, N: 5, Status: outbox.Succeeded, Epoch: 3, Queue: "mail", Kind: "mail.send",
 		Attempt: 2, MaxAttempts: 25, Payload: []byte(`{}`), ContentType: "application/json", Result: []byte(`{"id":7}`), Worker: "w2",
 		Error: lifecycle.Error{Code: "smtp_away", Message: "no answer"}, CreatedAt: at.Add(time.Second), RunAt: at,
 		StartedAt: at.Add(4 * time.Second), FinishedAt: at.Add(5 * time.Second),
@@ -78,11 +78,11 @@ func TestReduceReportsGaps(t *testing.T) {
 	if !errors.Is(err, lifecycle.ErrGap) {
 		t.Errorf("event 4 after event 2: %v, want a gap", err)
 	}
-	if s.N != 4 || s.State != outbox.Running || s.Worker != "w2" || s.Error.Code != "" {
+	if s.N != 4 || s.Status != outbox.Running || s.Worker != "w2" || s.Error.Code != "" {
 		t.Errorf("after the gap the state is %+v, want that of event 4", s)
 	}
 	says := events[3]
-	says.N, says.Name, says.Previous = 5, lifecycle.Progressed, outbox.Running
+	says.N, says.Name, says.PreviousStatus = 5, lifecycle.Progressed, outbox.Running
 	if s, err := lifecycle.Reduce(lifecycle.State{}, says); !errors.Is(err, lifecycle.ErrGap) || s.Queue != "mail" || s.Kind != "mail.send" || s.Attempt != 2 {
 		t.Errorf("progress as the first: %v and %+v, want a gap, and what the event says", err, s)
 	}
@@ -96,13 +96,13 @@ func TestReduceRefusesWhatCannotBe(t *testing.T) {
 	closed := reduce(t, events...)
 	of := func(e lifecycle.Event, n int, epoch int64) lifecycle.Event { e.N, e.Epoch = n, epoch; return e }
 	afterwards := events[1]
-	afterwards.N, afterwards.Previous = 6, outbox.Succeeded
+	afterwards.N, afterwards.PreviousStatus = 6, outbox.Succeeded
 	for name, c := range map[string]struct {
 		state lifecycle.State
 		event lifecycle.Event
 	}{
 		"another job":             {reduce(t, events[:2]...), others[2]},
-		"another state before it": {reduce(t, events[:3]...), func() lifecycle.Event { e := events[3]; e.Previous = outbox.Pending; return e }()},
+		"another state before it": {reduce(t, events[:3]...), func() lifecycle.Event { e := events[3]; e.PreviousStatus = outbox.Pending; return e }()},
 		"a closed job starts":     {closed, afterwards},
 		// A failover has lost the last two events, and the next is the last.
 		"another life, with the number of the last one": {reduce(t, events[:3]...), of(events[4], 3, 1)},
@@ -120,7 +120,7 @@ func TestReduceRefusesWhatCannotBe(t *testing.T) {
 func TestReduceForgetsAPayloadThatWasReplaced(t *testing.T) {
 	first := life()[0]
 	large := first
-	large.N, large.Name, large.Previous, large.Payload, large.ContentType, large.PayloadBytes = 2, lifecycle.Retried, outbox.Pending, nil, "text/plain", 4<<20
+	large.N, large.Name, large.PreviousStatus, large.Payload, large.ContentType, large.PayloadBytes = 2, lifecycle.Retried, outbox.Pending, nil, "text/plain", 4<<20
 	if s := reduce(t, first, large); s.Payload != nil || s.ContentType != "text/plain" {
 		t.Errorf("the payload is %q of %s, want none", s.Payload, s.ContentType)
 	}

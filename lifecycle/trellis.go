@@ -84,8 +84,8 @@ func trellisState(s outbox.Status) string {
 // its id.
 func EncodeTrellis(e Event, headers map[string]string) (body []byte, own map[string]string, err error) {
 	w := trellis{
-		JobID: e.Job, Service: e.Queue, JobType: e.Kind, EventType: e.Name, State: trellisState(e.State),
-		PreviousState: trellisState(e.Previous),
+		JobID: e.Job, Service: e.Queue, JobType: e.Kind, EventType: e.Name, State: trellisState(e.Status),
+		PreviousState: trellisState(e.PreviousStatus),
 		Tries:         e.Attempt, Payload: asJSON(e.Payload), Result: asJSON(e.Result), Timestamp: e.At.UTC(),
 	}
 	trace, parent := hex.EncodeToString(e.Job[:]), headers["traceparent"]
@@ -165,7 +165,7 @@ func DecodeTrellis(body []byte, header func(name string) string) (Event, error) 
 		return Event{}, errors.New("decode an event of a job: it has no jobId, eventType or number")
 	}
 	e := Event{
-		Job: w.JobID, Name: w.EventType, N: n, Previous: fromTrellis(w.PreviousState), State: fromTrellis(w.State),
+		Job: w.JobID, Name: w.EventType, N: n, PreviousStatus: fromTrellis(w.PreviousState), Status: fromTrellis(w.State),
 		Epoch: epoch, Attempt: w.Tries,
 		At: w.Timestamp, Queue: w.Service, Kind: w.JobType, Payload: w.Payload, Result: w.Result,
 	}

@@ -49,13 +49,13 @@ func TestStatesOfTrellis(t *testing.T) {
 		outbox.Dismissed: {"dismissed", outbox.Dismissed},
 	} {
 		e := life()[1]
-		e.Previous, e.State = state, state
+		e.PreviousStatus, e.Status = state, state
 		body, decoded := onTheWire(t, e, nil)
 		if part := `"state":"` + want.name + `","previousState":"` + want.name + `"`; !strings.Contains(body, part) {
 			t.Errorf("%s: body has no %s: %s", state, part, body)
 		}
-		if decoded.State != want.decoded || decoded.Previous != want.decoded {
-			t.Errorf("%s: decoded as %s after %s, want %s", state, decoded.State, decoded.Previous, want.decoded)
+		if decoded.Status != want.decoded || decoded.PreviousStatus != want.decoded {
+			t.Errorf("%s: decoded as %s after %s, want %s", state, decoded.Status, decoded.PreviousStatus, want.decoded)
 		}
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// Status is the state of a job. The database enforces the legal moves (migrations/functions/refuse_move.sql) and
+// A Status tells how far a job has come. The database enforces the legal moves (migrations/functions/refuse_move.sql) and
 // docs/reference/states.md draws them; a test compares the three.
 type Status string
 

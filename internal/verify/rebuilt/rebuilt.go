@@ -141,7 +141,7 @@ func scan(row pgx.CollectableRow) (s lifecycle.State, err error) {
 	var parent *outbox.ID
 	var started, finished, deadline *time.Time
 	var progress *lifecycle.Progress
-	err = row.Scan(&s.Job, &s.Tenant, &s.N, (*string)(&s.State), &s.Epoch, &s.Queue, &s.Kind, &s.Key, &s.Priority,
+	err = row.Scan(&s.Job, &s.Tenant, &s.N, (*string)(&s.Status), &s.Epoch, &s.Queue, &s.Kind, &s.Key, &s.Priority,
 		&s.Attempt, &s.MaxAttempts, &s.LostLeases,
 		&parent, &s.Payload, &s.ContentType, &s.Result, &s.Worker, &s.Error.Code, &s.Error.Message,
 		&s.CreatedAt, &s.RunAt, &started, &finished, &deadline, &progress)
