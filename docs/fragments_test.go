@@ -81,13 +81,16 @@ func Example_consumers() {
 	first, err := inbox.Once(ctx, tx, "ledger", id)
 
 	use(first, err)
+}
+
+func Example_positions() {
 	var offset int64
 
 	position, err := inbox.Seek(ctx, pool, inbox.Partition{Consumer: "ledger", Source: "orders", Number: 3})
 	// read from position.Next() on; for each message, in a transaction:
-	isNew, err := position.Advance(ctx, tx, offset)
+	first, err := position.Advance(ctx, tx, offset)
 
-	use(isNew, err)
+	use(first, err)
 }
 
 func Example_everything() {

@@ -31,8 +31,8 @@ func ExamplePosition() {
 		}
 		for at := position.Next(); at <= last; at++ {
 			err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-				isNew, err := position.Advance(ctx, tx, at)
-				if err != nil || !isNew {
+				first, err := position.Advance(ctx, tx, at)
+				if err != nil || !first {
 					return err
 				}
 				_, err = tx.Exec(ctx, `UPDATE accounts SET balance = balance + $1 WHERE name = 'ada'`, messages[at])

@@ -78,10 +78,10 @@ func Reset(ctx context.Context, db outbox.DB, p Partition, next int64) error {
 // that was never read. Kafka's offsets begin with 0, JetStream's sequences with 1.
 func (p *Position) Next() int64 { return p.next }
 
-// Advance moves the position to that of a message, in the transaction that also makes the message's effect, and reports
-// whether the message is new. Make the effect only if it is. Positions may have gaps, left by compaction, transactions,
-// or messages for other consumers. A message that its producer stored twice has two positions and is new at both; use
-// [Once] to recognize it.
+// Advance moves the position to that of a message, in the transaction that also makes the message's effect. It returns
+// true if the message was not handled before: make the effect only then. Positions may have gaps, left by compaction, transactions,
+// or messages for other consumers. A message that its producer stored twice has two positions, and the first result is true at both;
+// use [Once] to recognize it.
 //
 // Handle messages in their order. After a transaction that was rolled back, or whose outcome is unknown, handle its
 // messages again from the first one on: until then, Advance to a later one returns an error, because it would skip
@@ -89,16 +89,16 @@ func (p *Position) Next() int64 { return p.next }
 //
 // Advance returns [ErrFenced] once the partition belongs to another consumer. At REPEATABLE READ and SERIALIZABLE it
 // may return a serialization failure instead (SQLSTATE 40001), and ErrFenced in the next transaction.
-func (p *Position) Advance(ctx context.Context, tx outbox.DB, position int64) (isNew bool, err error) {
+func (p *Position) Advance(ctx context.Context, tx outbox.DB, position int64) (first bool, err error) {
 	if err := validPosition("position", position); err != nil {
 		return false, fmt.Errorf("advance position: %w", err)
 	}
-	isNew, err = p.advance(ctx, sqlgen.New(tx), position)
+	first, err = p.advance(ctx, sqlgen.New(tx), position)
 	if err != nil {
 		return false, fmt.Errorf("advance position of %s in %s/%d to %d: %w", p.partition.Consumer, p.partition.Source,
 			p.partition.Number, position, explain(err))
 	}
-	return isNew, nil
+	return first, nil
 }
 
 // advance moves the position only if the stored one has reached the largest pending position below it: those in between
@@ -107,7 +107,7 @@ func (p *Position) Advance(ctx context.Context, tx outbox.DB, position int64) (i
 // It looks for the reason only if nothing was moved. Epochs never fall, and within one epoch positions do not either:
 // if the epoch is still ours at that time, it was ours when nothing was moved, and the position was then at least as
 // low as it is now.
-func (p *Position) advance(ctx context.Context, q *sqlgen.Queries, position int64) (isNew bool, err error) {
+func (p *Position) advance(ctx context.Context, q *sqlgen.Queries, position int64) (first bool, err error) {
 	i, again := slices.BinarySearch(p.pending, position)
 	if !again {
 		p.pending = slices.Insert(p.pending, i, position)

@@ -17,11 +17,11 @@ func TestAPositionForgetsWhatIsCommitted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for first := int64(0); first < 20*batch; first += batch {
+	for start := int64(0); start < 20*batch; start += batch {
 		err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
-			for i := max(0, first-batch); i < first+batch; i++ { // those before are repeats
-				if isNew, err := p.Advance(t.Context(), tx, i); err != nil || isNew != (i >= first) {
-					t.Errorf("to %d: isNew = %t, %v", i, isNew, err)
+			for i := max(0, start-batch); i < start+batch; i++ { // those before are repeats
+				if first, err := p.Advance(t.Context(), tx, i); err != nil || first != (i >= start) {
+					t.Errorf("to %d: first = %t, %v", i, first, err)
 				}
 			}
 			return nil
@@ -30,12 +30,12 @@ func TestAPositionForgetsWhatIsCommitted(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(p.pending) > 2*batch {
-			t.Fatalf("at %d it remembers %d positions: %d", first, len(p.pending), p.pending)
+			t.Fatalf("at %d it remembers %d positions: %d", start, len(p.pending), p.pending)
 		}
 	}
 	for i := range int64(20 * batch) { // all of it again
-		if isNew, err := p.Advance(t.Context(), db, i); err != nil || isNew {
-			t.Errorf("to %d again: isNew = %t, %v", i, isNew, err)
+		if first, err := p.Advance(t.Context(), db, i); err != nil || first {
+			t.Errorf("to %d again: first = %t, %v", i, first, err)
 		}
 	}
 	if len(p.pending) > batch {

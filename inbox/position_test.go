@@ -74,8 +74,8 @@ func consume(ctx context.Context, t *testing.T, db *pgxpool.Pool, messages int64
 	}
 	for i := max(0, p.Next()-3); i < messages; {
 		err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-			isNew, err := p.Advance(ctx, tx, i)
-			if err != nil || !isNew {
+			first, err := p.Advance(ctx, tx, i)
+			if err != nil || !first {
 				return err
 			}
 			if _, err = tx.Exec(ctx, `INSERT INTO effects (message) VALUES ($1)`, i); err == nil && rand.N(3) == 0 {
@@ -103,12 +103,12 @@ func TestAZombieIsFenced(t *testing.T) {
 	advance(t, db, before, 0, true)
 	after := seek(t, db, orders, 1)
 	for range 2 {
-		if isNew, err := before.Advance(t.Context(), db, 1); isNew || !errors.Is(err, inbox.ErrFenced) {
-			t.Errorf("isNew = %t, %v; want %v", isNew, err, inbox.ErrFenced)
+		if first, err := before.Advance(t.Context(), db, 1); first || !errors.Is(err, inbox.ErrFenced) {
+			t.Errorf("first = %t, %v; want %v", first, err, inbox.ErrFenced)
 		}
 	}
-	if isNew, err := before.Advance(t.Context(), db, 0); isNew || !errors.Is(err, inbox.ErrFenced) {
-		t.Errorf("of a repeat isNew = %t, %v; want %v", isNew, err, inbox.ErrFenced)
+	if first, err := before.Advance(t.Context(), db, 0); first || !errors.Is(err, inbox.ErrFenced) {
+		t.Errorf("of a repeat first = %t, %v; want %v", first, err, inbox.ErrFenced)
 	}
 	advance(t, db, after, 1, true)
 }
@@ -129,8 +129,8 @@ func TestSeekWaitsForATransactionThatAdvances(t *testing.T) {
 			db := pgtest.New(t)
 			before := seek(t, db, orders, 0)
 			one := begin(t, db, pgx.ReadCommitted)
-			if isNew, err := before.Advance(t.Context(), one, 0); err != nil || !isNew {
-				t.Fatalf("isNew = %t, %v; want true", isNew, err)
+			if first, err := before.Advance(t.Context(), one, 0); err != nil || !first {
+				t.Fatalf("first = %t, %v; want true", first, err)
 			}
 			two := begin(t, db, pgx.ReadCommitted)
 			taken := make(chan *inbox.Position, 1)
@@ -188,8 +188,8 @@ func TestWhatCouldNotBeAskedForIsNotSkipped(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SELECT 1/0`); err == nil {
 		t.Fatal("the transaction is not aborted")
 	}
-	if isNew, err := p.Advance(t.Context(), tx, 1); isNew || err == nil {
-		t.Errorf("isNew = %t, %v; want an error", isNew, err)
+	if first, err := p.Advance(t.Context(), tx, 1); first || err == nil {
+		t.Errorf("first = %t, %v; want an error", first, err)
 	}
 	refuse(t, db, p, 2, "it is at 0, and 1 was rolled back")
 	advance(t, db, p, 1, true)
@@ -219,8 +219,8 @@ func TestAPositionPassesOverNothing(t *testing.T) {
 			want = "new"
 		}
 		got := "refused"
-		switch isNew, err := p.Advance(t.Context(), tx, position); {
-		case isNew:
+		switch first, err := p.Advance(t.Context(), tx, position); {
+		case first:
 			got, at = "new", position
 		case err == nil:
 			got = "not new"
@@ -318,9 +318,9 @@ func TestStricterIsolationIsNoWrongPosition(t *testing.T) {
 				t.Fatal(err)
 			}
 			seek(t, db, orders, 0)
-			isNew, err := p.Advance(t.Context(), late, 0)
+			first, err := p.Advance(t.Context(), late, 0)
 			if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != "40001" {
-				t.Errorf("isNew = %t, %v; want a serialization failure", isNew, err)
+				t.Errorf("first = %t, %v; want a serialization failure", first, err)
 			}
 			if _, err := p.Advance(t.Context(), begin(t, db, level), 0); !errors.Is(err, inbox.ErrFenced) {
 				t.Errorf("with a new snapshot: %v, want %v", err, inbox.ErrFenced)
@@ -388,15 +388,15 @@ func seek(t *testing.T, db outbox.DB, of inbox.Partition, next int64) *inbox.Pos
 
 func advance(t *testing.T, db outbox.DB, p *inbox.Position, position int64, want bool) {
 	t.Helper()
-	if isNew, err := p.Advance(t.Context(), db, position); err != nil || isNew != want {
-		t.Errorf("to %d: isNew = %t, %v; want %t", position, isNew, err, want)
+	if first, err := p.Advance(t.Context(), db, position); err != nil || first != want {
+		t.Errorf("to %d: first = %t, %v; want %t", position, first, err, want)
 	}
 }
 
 func refuse(t *testing.T, db outbox.DB, p *inbox.Position, position int64, want string) {
 	t.Helper()
-	if isNew, err := p.Advance(t.Context(), db, position); isNew || err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("to %d: isNew = %t, %v; want the error %q", position, isNew, err, want)
+	if first, err := p.Advance(t.Context(), db, position); first || err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("to %d: first = %t, %v; want the error %q", position, first, err, want)
 	}
 }
 

@@ -41,19 +41,19 @@ func New(db DBTX) *Queries {`},
 	Edits: []Edit{{"internal/sqlgen.AdvancePosition", `  AND epoch = $5
 `, `  AND $5::bigint > 0
 `}},
-	Checks: []Check{test("inbox", "TestAZombieIsFenced", "isNew = true, <nil>")},
+	Checks: []Check{test("inbox", "TestAZombieIsFenced", "first = true, <nil>")},
 }, {
 	Name:      "a seek that leaves the epoch",
 	Breaks:    "two processes that have taken a partition over, one after the other, both move its position",
 	Invariant: oneEffectByPosition,
 	Edits:     []Edit{{"internal/sqlgen.SeekPosition", `SET epoch = p.epoch + 1`, `SET epoch = p.epoch`}},
-	Checks:    []Check{test("inbox", "TestAZombieIsFenced", "isNew = true, <nil>")},
+	Checks:    []Check{test("inbox", "TestAZombieIsFenced", "first = true, <nil>")},
 }, {
 	Name:      "a position that skips",
 	Breaks:    "a message whose transaction was rolled back is passed over by the next one",
 	Invariant: oneEffectByPosition,
 	Edits:     []Edit{{"inbox.Position.advance", `	if i > 0 {`, `	if i < 0 {`}},
-	Checks:    []Check{test("inbox", "TestWhatWasRolledBackIsHandledAgainAndNotSkipped", "isNew = true, <nil>")},
+	Checks:    []Check{test("inbox", "TestWhatWasRolledBackIsHandledAgainAndNotSkipped", "first = true, <nil>")},
 }, {
 	Name:      "ack before commit",
 	Breaks:    "a message whose job the database does not take, or whose bridge dies, is lost",
