@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/schedule"
 )
@@ -100,11 +100,12 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate returns every mistake in the configuration, joined.
+// Validate returns the mistakes in the configuration, joined, each as an [*outbox.InvalidError] that names the field. It
+// does not look into Queues, Schedules and the retentions: [Run] also returns the mistakes in these.
 func (c Config) Validate() error {
 	var errs []error
 	if c.DatabaseURL == "" && c.Pool == nil {
-		errs = append(errs, errors.New("DatabaseURL is empty and Pool is nil, want one of them"))
+		errs = append(errs, invalid.Field("Config.DatabaseURL", "is empty and Pool is nil, want one of them"))
 	}
 	for _, d := range []struct {
 		name  string
@@ -121,14 +122,15 @@ func (c Config) Validate() error {
 		{"KeepAudit", c.KeepAudit},
 	} {
 		if d.value < 0 || d.value > engine.MaxDuration {
-			errs = append(errs, fmt.Errorf("%s is %s, want up to 100 years, or 0 for the default", d.name, d.value))
+			errs = append(errs, invalid.Field("Config."+d.name, "is %s, want up to 100 years, or 0 for the default",
+				d.value))
 		}
 	}
 	if fault := engine.WorkerFault(c.Worker); fault != "" {
-		errs = append(errs, errors.New("Worker "+fault))
+		errs = append(errs, invalid.Field("Config.Worker", "%s", fault))
 	}
 	if c.NoSchedule && len(c.Schedules) > 0 {
-		errs = append(errs, errors.New("NoSchedule is set and Schedules are given, want one of them"))
+		errs = append(errs, invalid.Field("Config.NoSchedule", "is set and Schedules are given, want one of them"))
 	}
 	return errors.Join(errs...)
 }

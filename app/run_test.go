@@ -19,6 +19,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/promtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/schedule"
 )
 
 func enqueue(t *testing.T, pool *pgxpool.Pool, name string) outbox.ID {
@@ -278,17 +279,24 @@ func TestMistakesAreReturnedAtOnce(t *testing.T) {
 		config Config
 		want   string
 	}{
-		"no database":       {Config{}, "DatabaseURL is empty"},
+		"no database":       {Config{}, "Config.DatabaseURL"},
 		"malformed URL":     {Config{DatabaseURL: "postgres://ada:hush@:x:y"}, "invalid port"},
 		"malformed listen":  {Config{DatabaseURL: url, ListenURL: "postgres://ada:hush@:x:y"}, "listener"},
-		"negative keep":     {Config{DatabaseURL: url, Keep: -1}, "Keep"},
-		"lease too short":   {Config{DatabaseURL: url, LeaseTTL: time.Millisecond}, "LeaseTTL"},
+		"negative keep":     {Config{DatabaseURL: url, Keep: -1}, "Config.Keep"},
+		"malformed worker":  {Config{DatabaseURL: url, Worker: "a b"}, "Config.Worker"},
+		"two for one thing": {Config{DatabaseURL: url, NoSchedule: true, Schedules: make([]schedule.Schedule, 1)}, "Config.NoSchedule"},
+		"lease too short":   {Config{DatabaseURL: url, LeaseTTL: time.Millisecond}, "Config.LeaseTTL"},
 		"address in use":    {Config{DatabaseURL: url, AdminAddr: taken.admin.listener.Addr().String()}, "admin address"},
 		"malformed address": {Config{DatabaseURL: url, AdminAddr: "x"}, "admin address"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			err := Run(t.Context(), greeter(nothing), test.config)
+			if strings.HasPrefix(test.want, "Config.") {
+				if found, ok := errors.AsType[*outbox.InvalidError](err); !ok || found.Field != test.want {
+					t.Errorf("got %v, want an InvalidError of %s", err, test.want)
+				}
+			}
 			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "hush") {
 				t.Errorf("got %v, want an error about %s and no password", err, test.want)
 			}

@@ -131,11 +131,11 @@ func TestAnAddressThatIsTaken(t *testing.T) {
 func TestMistakesAreFoundAtTheStart(t *testing.T) {
 	t.Parallel()
 	for want, run := range map[string]func(*app.Config, *Config){
-		"DatabaseURL is empty":    func(p *app.Config, _ *Config) { p.DatabaseURL = "" },
-		"DatabaseURL (it may":     func(_ *app.Config, c *Config) { c.DatabaseURL = "postgres://%zz" },
-		"Connections is negative": func(_ *app.Config, c *Config) { c.Connections = -1 },
-		"OIDC: ":                  func(_ *app.Config, c *Config) { c.OIDC = new(access.OIDCConfig) },
-		"admin address":           func(p *app.Config, _ *Config) { p.AdminAddr = "127.0.0.1:notaport" },
+		"DatabaseURL is empty":     func(p *app.Config, _ *Config) { p.DatabaseURL = "" },
+		"DatabaseURL (it may":      func(_ *app.Config, c *Config) { c.DatabaseURL = "postgres://%zz" },
+		"Config.Connections is -1": func(_ *app.Config, c *Config) { c.Connections = -1 },
+		"OIDC: ":                   func(_ *app.Config, c *Config) { c.OIDC = new(access.OIDCConfig) },
+		"admin address":            func(p *app.Config, _ *Config) { p.AdminAddr = "127.0.0.1:notaport" },
 	} {
 		process, config := app.Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none"}, Config{Addr: "127.0.0.1:0", API: api.Config{AnonymousLoopback: true}}
 		run(&process, &config)

@@ -8,6 +8,7 @@ import (
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/console"
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 )
 
 // Config sets how the API and the console are served.
@@ -43,7 +44,8 @@ type Config struct {
 func (c Config) validate() error {
 	var errs []error
 	if c.Connections < 0 {
-		errs = append(errs, errors.New("server: Connections is negative, want more than 0, or 0 for the default"))
+		errs = append(errs, fmt.Errorf("server: %w", invalid.Field("Config.Connections",
+			"is %d, want more than 0, or 0 for the default", c.Connections)))
 	}
 	if c.OIDC != nil {
 		if err := c.OIDC.Validate(); err != nil {

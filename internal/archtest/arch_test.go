@@ -91,8 +91,8 @@ var allowed = map[string]string{
 	"client":  "",
 
 	// One process of the others, the same with the API, and the command.
-	"app":           "internal/engine outbox listener dispatcher reaper schedule migrations internal/release internal/backoff internal/dsn internal/pgsession",
-	"server":        "access api app console dispatcher operator outbox watch internal/backoff internal/outage internal/pgsession",
+	"app":           "internal/engine internal/invalid outbox listener dispatcher reaper schedule migrations internal/release internal/backoff internal/dsn internal/pgsession",
+	"server":        "access api app console dispatcher operator outbox watch internal/invalid internal/backoff internal/outage internal/pgsession",
 	"tracing":       "internal/engine",
 	"cmd/posthaste": "internal/invalid internal/backoff watch docs/site tracing internal/engine protect internal/dsn access api app console server client kinds outbox dispatcher operator schedule doctor bridge relay relay/nats relay/nats/presence relay/nats/rpc relay/kafka relay/amqp relay/redis relay/webhook listener migrations migrations/migrate internal/bench internal/pgdev internal/pgsession internal/gctune",
 
