@@ -20,9 +20,9 @@ const (
 	// displace no token.
 	cacheSize = 10_000
 
-	// strangers is how many looks at a time are made for ids that recently had no token: invented ids leave most of the
-	// pool's connections to others.
-	strangers = 2
+	// maxUnknownLooks limits the looks that are made at once for ids that recently had no token: invented ids leave
+	// most of the pool's connections to others.
+	maxUnknownLooks = 2
 )
 
 // cache caches looks at the database for values by their ids. Callers that want the same id at the same time share one
@@ -30,7 +30,7 @@ const (
 type cache[T any] struct {
 	find   func(ctx context.Context, id string) (*T, error)
 	flight singleflight.Group
-	queue  chan struct{} // for looks for strangers; nil lets all of them look at once
+	queue  chan struct{} // for looks for unknown ids; nil lets all of them look at once
 
 	mu      sync.Mutex
 	found   map[string]look[T]
@@ -50,7 +50,7 @@ func newCache[T any](find func(context.Context, string) (*T, error)) *cache[T] {
 // newTokenCache returns a cache of tokens, whose ids anybody can invent.
 func newTokenCache(find func(context.Context, string) (*known, error)) *cache[known] {
 	c := newCache(find)
-	c.queue = make(chan struct{}, strangers)
+	c.queue = make(chan struct{}, maxUnknownLooks)
 	return c
 }
 
@@ -78,7 +78,7 @@ func (c *cache[T]) look(ctx context.Context, id string) (*T, error) {
 		case c.queue <- struct{}{}:
 			defer func() { <-c.queue }()
 		case <-ctx.Done():
-			return nil, ErrCrowd
+			return nil, ErrTooManyUnknown
 		}
 	}
 	asked := time.Now()
@@ -89,9 +89,9 @@ func (c *cache[T]) look(ctx context.Context, id string) (*T, error) {
 	return value, err
 }
 
-// ErrCrowd is returned for a token that is not known yet, while too many of those are looked up. It may be valid: ask
-// again.
-var ErrCrowd = errors.New("too many unknown tokens at a time")
+// ErrTooManyUnknown is returned for a token that is not known yet, while too many of those are looked up. It may be
+// valid: ask again.
+var ErrTooManyUnknown = errors.New("too many unknown tokens at a time")
 
 // familiar reports whether something was found under the id at the last look.
 func (c *cache[T]) familiar(id string) bool {

@@ -101,11 +101,11 @@ func TestStrangersQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(cacheFor)
-		var crowd atomic.Int32
+		var refused atomic.Int32
 		for i := range 100 {
 			go func() {
-				if _, err := c.get(t.Context(), fmt.Sprint(i)); errors.Is(err, ErrCrowd) {
-					crowd.Add(1)
+				if _, err := c.get(t.Context(), fmt.Sprint(i)); errors.Is(err, ErrTooManyUnknown) {
+					refused.Add(1)
 				}
 			}()
 		}
@@ -115,8 +115,8 @@ func TestStrangersQueue(t *testing.T) {
 			t.Errorf("a token in use waited for %s, %v", time.Since(asked), err)
 		}
 		time.Sleep(10 * time.Second)
-		if most.Load() != strangers || crowd.Load() == 0 {
-			t.Errorf("%d looks at once and %d turned away, want %d and some", most.Load(), crowd.Load(), strangers)
+		if most.Load() != maxUnknownLooks || refused.Load() == 0 {
+			t.Errorf("%d looks at once and %d turned away, want %d and some", most.Load(), refused.Load(), maxUnknownLooks)
 		}
 	})
 }

@@ -204,16 +204,16 @@ func (s *SignIn) Finish(ctx context.Context, a Attempt, answer url.Values) (Pers
 		return Person{}, err
 	}
 	if a.State == "" || subtle.ConstantTimeCompare([]byte(answer.Get("state")), []byte(a.State)) != 1 {
-		return Person{}, &SignInError{Stray, errors.New("the state is not that of the sign-in")}
+		return Person{}, &SignInError{UnknownSignIn, errors.New("the state is not that of the sign-in")}
 	}
 	if issuer := answer.Get("iss"); issuer != s.config.Provider.Issuer && (issuer != "" || found.namesIssuer) {
-		return Person{}, &SignInError{Stray, fmt.Errorf("the answer is of %.100q", issuer)}
+		return Person{}, &SignInError{UnknownSignIn, fmt.Errorf("the answer is of %.100q", issuer)}
 	}
 	if code := answer.Get("error"); code != "" {
 		return Person{}, &SignInError{Denied, fmt.Errorf("%.64q: %.200q", code, answer.Get("error_description"))}
 	}
 	if answer.Get("code") == "" {
-		return Person{}, &SignInError{Stray, errors.New("the answer has no code")}
+		return Person{}, &SignInError{UnknownSignIn, errors.New("the answer has no code")}
 	}
 	token, err := found.oauth.Exchange(s.withClient(ctx), answer.Get("code"), oauth2.VerifierOption(a.Verifier))
 	if err != nil {
@@ -247,7 +247,7 @@ func (s *SignIn) Confirm(ctx context.Context, p Person) (Person, error) {
 		}
 	case time.Now().After(p.Expires): // a provider may omit it, and so confirm nothing about present permissions
 		return Person{}, &SignInError{
-			Spent,
+			InvalidGrant,
 			errors.New("the provider has renewed the session without a new ID token, and the last one is over"),
 		}
 	}
@@ -281,7 +281,7 @@ func (s *SignIn) person(ctx context.Context, found *endpoints, raw, nonce string
 	claims, err := found.judge.verify(ctx, raw)
 	switch {
 	case errors.Is(err, errClocks):
-		return Person{}, &SignInError{Clocks, err}
+		return Person{}, &SignInError{ClocksDiffer, err}
 	case errors.Is(err, ErrUnauthenticated):
 		return Person{}, &SignInError{Untrusted, err}
 	case err != nil:
@@ -297,10 +297,10 @@ func (s *SignIn) person(ctx context.Context, found *endpoints, raw, nonce string
 	}
 	who, err := found.judge.principal(claims)
 	if err != nil {
-		return Person{}, &SignInError{Stranger, err}
+		return Person{}, &SignInError{NoPerson, err}
 	}
 	if len(who.Capabilities) == 0 {
-		return Person{}, &SignInError{Powerless, fmt.Errorf("nothing in the claim %s of %q grants anything",
+		return Person{}, &SignInError{NoCapability, fmt.Errorf("nothing in the claim %s of %q grants anything",
 			s.config.Provider.CapabilityClaim, who.Name)}
 	}
 	var expires float64
@@ -329,7 +329,7 @@ func exchangeError(err error) error {
 	case status >= 500, status == http.StatusTooManyRequests, status == http.StatusRequestTimeout:
 		return fmt.Errorf("%w: %w", ErrProviderAway, says)
 	case answer.ErrorCode == "invalid_grant":
-		return &SignInError{Spent, says}
+		return &SignInError{InvalidGrant, says}
 	}
 	return &SignInError{Misconfigured, says}
 }
@@ -338,14 +338,14 @@ func exchangeError(err error) error {
 type SignInReason int
 
 const (
-	Stray         SignInReason = iota // the answer belongs to no sign-in that this browser has begun
+	UnknownSignIn SignInReason = iota // the answer belongs to no sign-in that this browser has begun
 	Denied                            // the provider refuses, or the person did
-	Spent                             // the code or the refresh token is no longer valid
+	InvalidGrant                      // the code or the refresh token is no longer valid
 	Misconfigured                     // the provider does not accept our client credentials
 	Untrusted                         // the provider's answer cannot be trusted
-	Clocks                            // its clock and ours differ
-	Stranger                          // the claims name no person, or no tenant
-	Powerless                         // the claims grant nothing
+	ClocksDiffer                      // its clock and ours differ
+	NoPerson                          // the claims name no person, or no tenant
+	NoCapability                      // the claims grant nothing
 )
 
 // SignInError reports why a person is refused. It is [ErrUnauthenticated]. Its text contains no secrets, but parts of

@@ -124,13 +124,13 @@ func TestAPersonSignsIn(t *testing.T) {
 			t.Errorf("%s: got %q (-want +got):\n%s", name, got.Subject, diff)
 		}
 		_, err = s.Finish(t.Context(), a, answer)
-		wantReason(t, name+": the code again", err, Spent)
+		wantReason(t, name+": the code again", err, InvalidGrant)
 		again, err := s.Confirm(t.Context(), got)
 		if err != nil || again.Refresh == got.Refresh || again.Subject != "u-1" || again.Principal.Name != "ada@example.org" {
 			t.Errorf("%s: confirmed as %+v, %v", name, again, err)
 		}
 		_, err = s.Confirm(t.Context(), got)
-		wantReason(t, name+": the refresh token again", err, Spent)
+		wantReason(t, name+": the refresh token again", err, InvalidGrant)
 	}
 }
 
@@ -156,16 +156,16 @@ func TestAnAnswerThatIsNotToThisSignInIsRefused(t *testing.T) {
 		answer  url.Values
 		want    SignInReason
 	}{
-		"another's state":                     {mine, others, Stray},
-		"no state":                            {mine, with("state", ""), Stray},
-		"no sign-in that has begun":           {Attempt{}, with("state", ""), Stray},
-		"of another provider":                 {mine, with("iss", "https://evil.example"), Stray},
-		"of no provider":                      {mine, with("iss", ""), Stray},
-		"no code":                             {mine, with("code", ""), Stray},
+		"another's state":                     {mine, others, UnknownSignIn},
+		"no state":                            {mine, with("state", ""), UnknownSignIn},
+		"no sign-in that has begun":           {Attempt{}, with("state", ""), UnknownSignIn},
+		"of another provider":                 {mine, with("iss", "https://evil.example"), UnknownSignIn},
+		"of no provider":                      {mine, with("iss", ""), UnknownSignIn},
+		"no code":                             {mine, with("code", ""), UnknownSignIn},
 		"an error":                            {mine, with("error", "access_denied"), Denied},
-		"another's code, under my own state":  {mine, with("code", others.Get("code")), Spent},
-		"a code that the provider never gave": {mine, with("code", "made up"), Spent},
-		"my code without its verifier":        {Attempt{State: mine.State, Nonce: mine.Nonce}, answer, Spent},
+		"another's code, under my own state":  {mine, with("code", others.Get("code")), InvalidGrant},
+		"a code that the provider never gave": {mine, with("code", "made up"), InvalidGrant},
+		"my code without its verifier":        {Attempt{State: mine.State, Nonce: mine.Nonce}, answer, InvalidGrant},
 	} {
 		got, err := s.Finish(t.Context(), c.attempt, c.answer)
 		wantReason(t, what, err, c.want)
@@ -196,16 +196,16 @@ func TestAnIDTokenThatIsNotGoodIsRefused(t *testing.T) {
 		}, Untrusted, oidc.Config{ClientID: "console"}},
 		"for several, given to nobody":    {claim("aud", []string{"console", "shop"}), Untrusted, oidc.Config{ClientID: "console"}},
 		"of another issuer":               {claim("iss", "https://evil.example"), Untrusted, oidc.Config{ClientID: "console", SkipIssuerCheck: true}},
-		"over":                            {claim("exp", now.Add(-31*time.Second).Unix()), Clocks, oidc.Config{ClientID: "console", SkipExpiryCheck: true}},
-		"not good yet":                    {claim("nbf", now.Add(2*time.Minute).Unix()), Clocks, oidc.Config{ClientID: "console"}},
+		"over":                            {claim("exp", now.Add(-31*time.Second).Unix()), ClocksDiffer, oidc.Config{ClientID: "console", SkipExpiryCheck: true}},
+		"not good yet":                    {claim("nbf", now.Add(2*time.Minute).Unix()), ClocksDiffer, oidc.Config{ClientID: "console"}},
 		"signed with another key":         {func(a *oidctest.Answer) { a.Key = forger }, Untrusted, oidc.Config{ClientID: "console", InsecureSkipSignatureCheck: true}},
 		"not signed":                      {unsigned, Untrusted, oidc.Config{ClientID: "console", InsecureSkipSignatureCheck: true}},
 		"of another sign-in":              {claim("nonce", "another's"), Untrusted, oidc.Config{ClientID: "console"}},
 		"of no sign-in":                   {func(a *oidctest.Answer) { delete(a.Claims, "nonce") }, Untrusted, oidc.Config{ClientID: "console"}},
-		"of nobody with a name":           {claim("email", ""), Stranger, oidc.Config{ClientID: "console"}},
-		"whose address is anybody's":      {claim("email_verified", false), Stranger, oidc.Config{ClientID: "console"}},
-		"of somebody who may do nothing":  {claim("roles", []string{"guest"}), Powerless, oidc.Config{ClientID: "console"}},
-		"of somebody who names no tenant": {claim("org", "unknown"), Stranger, oidc.Config{ClientID: "console"}},
+		"of nobody with a name":           {claim("email", ""), NoPerson, oidc.Config{ClientID: "console"}},
+		"whose address is anybody's":      {claim("email_verified", false), NoPerson, oidc.Config{ClientID: "console"}},
+		"of somebody who may do nothing":  {claim("roles", []string{"guest"}), NoCapability, oidc.Config{ClientID: "console"}},
+		"of somebody who names no tenant": {claim("org", "unknown"), NoPerson, oidc.Config{ClientID: "console"}},
 	} {
 		s := s
 		if strings.Contains(what, "tenant") {
@@ -272,7 +272,7 @@ func TestWhatTheProviderSaysLaterCounts(t *testing.T) {
 	}
 	p.Remove()
 	_, err = s.Confirm(t.Context(), who)
-	wantReason(t, "of somebody who was removed", err, Spent)
+	wantReason(t, "of somebody who was removed", err, InvalidGrant)
 }
 
 // A provider that renews a session without an ID token says nothing of what the person may do: the last one holds until
@@ -293,7 +293,7 @@ func TestARefreshWithoutAnIDTokenEndsWithTheLastOne(t *testing.T) {
 	}
 	again.Expires = time.Now().Add(-time.Second)
 	_, err = s.Confirm(t.Context(), again)
-	wantReason(t, "without a new ID token", err, Spent)
+	wantReason(t, "without a new ID token", err, InvalidGrant)
 }
 
 func TestAProviderThatIsAwayOrSetUpWrongly(t *testing.T) {
@@ -319,7 +319,7 @@ func TestAProviderThatIsAwayOrSetUpWrongly(t *testing.T) {
 	}{
 		"another secret":      {oidctest.Answer{Status: 401, Error: "invalid_client"}, Misconfigured},
 		"a redirect":          {oidctest.Answer{Status: 307, Error: ""}, Misconfigured},
-		"an answer as it was": {oidctest.Answer{Status: 400, Error: "invalid_grant"}, Spent},
+		"an answer as it was": {oidctest.Answer{Status: 400, Error: "invalid_grant"}, InvalidGrant},
 	} {
 		p.Change(func(a *oidctest.Answer) { *a = c.answer })
 		a, answer := begun(t, s)

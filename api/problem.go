@@ -286,7 +286,7 @@ func environmentProblem(err error) *Problem {
 		return timedOut.because("The server gave up.").unknown()
 	case isSQL(err, lockNotAvailable):
 		return rowLocked.because("It did not end in time; try again.").after(1)
-	case errors.Is(err, access.ErrCrowd):
+	case errors.Is(err, access.ErrTooManyUnknown):
 		return overloaded.because("Too many tokens that are not known yet are being looked at.").after(1)
 	case errors.Is(err, access.ErrProviderAway):
 		return unavailable.because("The provider of the token does not answer; try again.").after(1)

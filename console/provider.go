@@ -195,22 +195,22 @@ func (s *site) begun(v *visit) (a attempt) {
 func (s *site) whyOut(e *access.SignInError) (status int, words string) {
 	host := s.persons.Host()
 	switch e.Reason {
-	case access.Stray:
+	case access.UnknownSignIn:
 		return http.StatusBadRequest, "This is no sign-in that your browser has begun here a moment ago. Begin again."
 	case access.Denied:
 		return http.StatusForbidden, fmt.Sprintf("%s did not let you in: %s.", host, e.Detail())
-	case access.Spent:
+	case access.InvalidGrant:
 		return http.StatusBadRequest, host + " says that this sign-in was used already, or took too long. Begin again."
 	case access.Misconfigured:
 		return http.StatusBadGateway,
 			host + " does not take this console for the client that it knows. An operator has to look at the client’s ID, secret and callback URL."
-	case access.Clocks:
+	case access.ClocksDiffer:
 		return http.StatusBadGateway, "The clock of " + host +
 			" and that of this server differ by too much. An operator has to set the one that is wrong."
-	case access.Stranger:
+	case access.NoPerson:
 		return http.StatusForbidden, "You have signed in, but this console does not know where you belong: " +
 			e.Detail() + ". Ask an operator."
-	case access.Powerless:
+	case access.NoCapability:
 		return http.StatusForbidden, "You have signed in, but may do nothing here: " + e.Detail() + ". Ask an operator."
 	}
 	return http.StatusBadGateway, "The answer of " + host +

@@ -99,7 +99,7 @@ func signInRefusal(err error) refusal {
 			http.StatusUnprocessableEntity, "The login does not fit into a cookie",
 			"It has too many claims, or they are too long. Sign in with a token of this instance, which begins with ph_.",
 		}
-	case errors.Is(err, access.ErrCrowd):
+	case errors.Is(err, access.ErrTooManyUnknown):
 		return refusal{http.StatusTooManyRequests, "Too many people sign in at once", "Try again in a moment."}
 	case errors.Is(err, access.ErrProviderAway):
 		return refusal{

@@ -1,5 +1,5 @@
-// Package doctor examines an installation: whether the schema is there, whether wake-ups arrive, what holds vacuum
-// back, what waits for whom. It changes nothing and gives advice.
+// Package doctor checks an installation: the schema, notifications, what holds back vacuum, and which jobs wait. It
+// changes nothing and advises.
 package doctor
 
 import (
@@ -35,8 +35,8 @@ type Finding struct {
 	Sink     string // that it is about; "" for none
 }
 
-// Patient is the installation to examine.
-type Patient struct {
+// A Target is an installation to examine.
+type Target struct {
 	Pool *pgxpool.Pool
 	// Listen sets how dispatchers connect to LISTEN; nil means as Pool does.
 	Listen *pgx.ConnConfig
@@ -48,14 +48,14 @@ const timeout = 10 * time.Second // per question
 
 // Examine asks every question. A question that cannot be answered is a finding itself; Examine returns an error only if
 // the database does not answer at all.
-func Examine(ctx context.Context, p Patient) ([]Finding, error) {
-	conn, err := p.Pool.Acquire(ctx)
+func Examine(ctx context.Context, t Target) ([]Finding, error) {
+	conn, err := t.Pool.Acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Release()
 	ctx = operator.WithTenant(ctx, outbox.ID{}) // as ask does
-	e := &examination{patient: p, conn: conn.Conn()}
+	e := &examination{target: t, conn: conn.Conn()}
 	for _, question := range []struct {
 		name  string
 		needs bool // it requires the schema
@@ -73,7 +73,7 @@ func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 		{"workers", true, (*examination).workers}, // these two read all due jobs, so they come after the others
 		{"jobs", true, (*examination).jobs},
 	} {
-		if question.needs && !e.migrated || slices.Contains(p.Except, question.name) {
+		if question.needs && !e.migrated || slices.Contains(t.Except, question.name) {
 			continue
 		}
 		e.question = question.name
@@ -92,7 +92,7 @@ func Examine(ctx context.Context, p Patient) ([]Finding, error) {
 
 // examination is the state of a running Examine.
 type examination struct {
-	patient     Patient
+	target      Target
 	conn        *pgx.Conn
 	question    string
 	migrated    bool
@@ -147,7 +147,7 @@ func (e *examination) find(s Severity, what, do string) {
 
 // schema checks whether every migration of this build is applied.
 func (e *examination) schema(ctx context.Context) error {
-	state, err := migrations.Look(ctx, e.patient.Pool)
+	state, err := migrations.Look(ctx, e.target.Pool)
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (e *examination) schema(ctx context.Context) error {
 		e.find(Problem, state.String(), state.Remedy())
 		return nil
 	}
-	notes, err := migrations.Notes(ctx, e.patient.Pool)
+	notes, err := migrations.Notes(ctx, e.target.Pool)
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ const behind = 24 * time.Hour
 
 // events checks whether sinks keep up with the log.
 func (e *examination) events(ctx context.Context) error {
-	sinks, err := operator.New(e.patient.Pool).Sinks(ctx)
+	sinks, err := operator.New(e.target.Pool).Sinks(ctx)
 	if err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (e *examination) events(ctx context.Context) error {
 
 // workers checks which workers there are, and which jobs have none.
 func (e *examination) workers(ctx context.Context) error {
-	o := operator.New(e.patient.Pool)
+	o := operator.New(e.target.Pool)
 	all, err := o.Workers(ctx)
 	if err != nil {
 		return err

@@ -33,9 +33,9 @@ func exec(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
 	}
 }
 
-func examine(t *testing.T, p Patient) []Finding {
+func examine(t *testing.T, target Target) []Finding {
 	t.Helper()
-	findings, err := Examine(t.Context(), p)
+	findings, err := Examine(t.Context(), target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func pinned(t *testing.T, db *pgxpool.Pool) *pgxpool.Pool {
 func TestAHealthyInstallation(t *testing.T) {
 	t.Parallel()
 	questions := map[string]bool{}
-	for _, f := range examine(t, Patient{Pool: pgtest.New(t)}) {
+	for _, f := range examine(t, Target{Pool: pgtest.New(t)}) {
 		questions[f.Question] = true
 		server := f.Question == "server" && strings.HasPrefix(f.What, "fsync is off")
 		elsewhere := f.Question == "vacuum" // tests of others run beside this one
@@ -128,7 +128,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 	find := func(t *testing.T, db *pgxpool.Pool, want fault) {
 		exec(t, db, want.cause)
 		db.Reset()
-		findings := examine(t, Patient{Pool: pinned(t, db)})
+		findings := examine(t, Target{Pool: pinned(t, db)})
 		for _, f := range findings {
 			if strings.Contains(f.Do, "delete") {
 				t.Errorf("the remedy %q has a row deleted by hand", f.Do)
@@ -181,12 +181,12 @@ func TestAHandledKindIsNotFound(t *testing.T) {
 	}
 	// Nor are the messages of a sink that stands still, whose dispatcher has gone: that is the sink's finding.
 	exec(t, db, `INSERT INTO outbox.jobs (id, kind, payload, run_at) VALUES (outbox.uuid_v7(), 'relay:s', '{}', now() - interval '1 hour')`)
-	for _, f := range examine(t, Patient{Pool: db}) {
+	for _, f := range examine(t, Target{Pool: db}) {
 		if (f.Question == "workers" || f.Question == "jobs") && f.Severity != OK {
 			t.Errorf("found %+v", f)
 		}
 	}
-	for _, f := range examine(t, Patient{Pool: db, Except: []string{"workers"}}) {
+	for _, f := range examine(t, Target{Pool: db, Except: []string{"workers"}}) {
 		if f.Question == "workers" {
 			t.Errorf("asked though it is excepted: %+v", f)
 		}
@@ -212,7 +212,7 @@ func TestWakeUpsThatDoNotArriveAreFound(t *testing.T) {
 		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
 		return deaf{conn}, err
 	}
-	findings := examine(t, Patient{Pool: db, Listen: config})
+	findings := examine(t, Target{Pool: db, Listen: config})
 	for _, f := range findings {
 		if f.Question == "wake-ups" && f.Severity == Problem && strings.Contains(f.What, "did not arrive") {
 			return
@@ -248,7 +248,7 @@ func TestAListenerThatDoesNotReadIsFound(t *testing.T) {
 			t.Fatal("the server never waits for the listener")
 		}
 	}
-	findings := examine(t, Patient{Pool: db})
+	findings := examine(t, Target{Pool: db})
 	for _, f := range findings {
 		if f.Question == "wake-ups" && f.Severity == Warning && strings.Contains(f.What, "does not read") && strings.Contains(f.What, "shop-listener") && f.Do != "" {
 			return
@@ -283,7 +283,7 @@ func TestAPoolerWithoutPreparedStatementsIsNamed(t *testing.T) {
 func TestAnEncodingThatLacksCharactersIsFound(t *testing.T) {
 	t.Parallel()
 	for encoding, want := range map[string]string{"LATIN1": "are refused, and errors are stored with these escaped", "SQL_ASCII": "is not converted"} {
-		found := slices.ContainsFunc(examine(t, Patient{Pool: pgtest.NewEncoded(t, encoding)}), func(f Finding) bool {
+		found := slices.ContainsFunc(examine(t, Target{Pool: pgtest.NewEncoded(t, encoding)}), func(f Finding) bool {
 			return f.Question == "schema" && f.Severity == Warning && strings.Contains(f.What, "the database's encoding is "+encoding) && strings.Contains(f.What, want) && strings.Contains(f.Do, "UTF8")
 		})
 		if !found {
@@ -312,7 +312,7 @@ func TestACollationOfAnotherVersionIsFound(t *testing.T) {
 		}
 	})
 	found := func() bool {
-		return slices.ContainsFunc(examine(t, Patient{Pool: db}), func(f Finding) bool {
+		return slices.ContainsFunc(examine(t, Target{Pool: db}), func(f Finding) bool {
 			return f.Question == "server" && f.Severity == Problem && strings.Contains(f.What, "collation is of version") &&
 				strings.Contains(f.Do, "REINDEX DATABASE") && strings.Contains(f.Do, "ALTER DATABASE "+name+" REFRESH COLLATION VERSION")
 		})
@@ -336,7 +336,7 @@ func TestADispatcherThatJustStartedIsNotDeaf(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	exec(t, db, `INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing) VALUES ('w', 'v', '{default}', '{1}', '{k}', false)`)
-	for _, f := range examine(t, Patient{Pool: db}) {
+	for _, f := range examine(t, Target{Pool: db}) {
 		if f.Question == "workers" && f.Severity != OK {
 			t.Errorf("found %+v", f)
 		}
@@ -358,7 +358,7 @@ func TestALoginThatIsNotShownOthersSaysSo(t *testing.T) {
 	exec(t, db, `CREATE TABLE public.burnt (i integer)`)
 	exec(t, db, `DO $$ BEGIN FOR i IN 1..100100 LOOP BEGIN INSERT INTO public.burnt VALUES (i); EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; END $$`)
 	warned, held := false, false
-	findings := examine(t, Patient{Pool: pgtest.Login(t, db, "outbox_worker")})
+	findings := examine(t, Target{Pool: pgtest.Login(t, db, "outbox_worker")})
 	for _, f := range findings {
 		if f.Question == "vacuum" && f.Severity == Warning {
 			warned = warned || strings.HasPrefix(f.Do, "GRANT pg_read_all_stats TO login_")
@@ -376,7 +376,7 @@ func TestALoginThatIsNotDurableIsFound(t *testing.T) {
 	db := pgtest.New(t)
 	login := pgtest.Login(t, db, "pg_monitor").Config().ConnConfig.User
 	found := func() bool {
-		return slices.ContainsFunc(examine(t, Patient{Pool: db}), func(f Finding) bool {
+		return slices.ContainsFunc(examine(t, Target{Pool: db}), func(f Finding) bool {
 			return f.Question == "server" && f.Severity == Problem && strings.Contains(f.What, "synchronous_commit is off for role "+login+":")
 		})
 	}
@@ -408,7 +408,7 @@ func TestOneDayAheadIsEnough(t *testing.T) {
 			WHERE inhparent IN ('outbox.history'::regclass, 'outbox.events'::regclass)
 			  AND right(inhrelid::regclass::text, 8) > to_char((now() + interval '1 day') AT TIME ZONE 'UTC', 'YYYYMMDD')
 		LOOP EXECUTE 'DROP TABLE ' || d; END LOOP; END $$`)
-	for _, f := range examine(t, Patient{Pool: db}) {
+	for _, f := range examine(t, Target{Pool: db}) {
 		if f.Question == "tables" && (f.Severity != OK || !strings.Contains(f.What, "partitions for 1 day ahead")) {
 			t.Errorf("found %+v", f)
 		}
@@ -422,7 +422,7 @@ func TestALoginWithItsOwnSettingDoesNotVouchForOthers(t *testing.T) {
 	asks, stores := pgtest.Login(t, db, "outbox_reader"), pgtest.Login(t, db, "outbox_producer")
 	name := stores.Config().ConnConfig.User
 	found := func() bool {
-		return slices.ContainsFunc(examine(t, Patient{Pool: asks}), func(f Finding) bool {
+		return slices.ContainsFunc(examine(t, Target{Pool: asks}), func(f Finding) bool {
 			return f.Question == "server" && f.Severity == Warning && strings.Contains(f.What, "hides the server's") && strings.Contains(f.What, "role "+name)
 		})
 	}
@@ -460,7 +460,7 @@ func TestAnUnsupportedServerIsNamed(t *testing.T) {
 	} {
 		exec(t, db, `CREATE OR REPLACE FUNCTION other.version() RETURNS text LANGUAGE sql AS $$ SELECT '`+version+`' $$`)
 		db.Reset()
-		findings := examine(t, Patient{Pool: db})
+		findings := examine(t, Target{Pool: db})
 		severity, alone := Problem, true
 		if strings.Contains(version, "99") {
 			severity, alone = Warning, false

@@ -29,7 +29,7 @@ func TestAPoolerIsNamedByItsMode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := &examination{patient: Patient{Pool: pool}, conn: conn.Conn()}
+		e := &examination{target: Target{Pool: pool}, conn: conn.Conn()}
 		err = e.server(t.Context()) // alone: the others take longer, and ask about other things
 		conn.Release()
 		if err != nil {
@@ -73,7 +73,7 @@ func TestAnExaminationLeavesNothingOnSessions(t *testing.T) {
 	pool := pooled(t, program, "transaction", db.Config().ConnString())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := Examine(t.Context(), Patient{Pool: pool, Listen: db.Config().ConnConfig})
+		_, err := Examine(t.Context(), Target{Pool: pool, Listen: db.Config().ConnConfig})
 		ended <- err
 	}()
 	for {

@@ -102,7 +102,7 @@ func (e *examination) durability(s server) {
 
 // pooler reports what the pooler in between does with sessions.
 func (e *examination) pooler(ctx context.Context) error {
-	shared, err := pooler.Shared(ctx, e.conn, e.patient.Pool.Config())
+	shared, err := pooler.Shared(ctx, e.conn, e.target.Pool.Config())
 	switch {
 	case err != nil:
 		return err
@@ -131,9 +131,9 @@ func (e *examination) wakeUps(ctx context.Context) error {
 			"see whether its process is stopped or cut off, or end it: it can hold vacuum back, and NOTIFY fails "+
 				"once the queue is full; reapers end our listeners after 30 s")
 	}
-	config := e.patient.Listen
+	config := e.target.Listen
 	if config == nil {
-		if config, err = pgsession.ConnConfig(ctx, e.patient.Pool.Config()); err != nil {
+		if config, err = pgsession.ConnConfig(ctx, e.target.Pool.Config()); err != nil {
 			return fmt.Errorf("prepare to listen: %w", err)
 		}
 	}

@@ -15,7 +15,7 @@ const sinkPatience = time.Minute
 
 // sinks checks whether events are published.
 func (e *examination) sinks(ctx context.Context) error {
-	sinks, err := operator.New(e.patient.Pool).Sinks(ctx)
+	sinks, err := operator.New(e.target.Pool).Sinks(ctx)
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ const queueFull = "bridge waits for its queue"
 
 // bridges checks whether messages become jobs.
 func (e *examination) bridges(ctx context.Context) error {
-	bridges, err := operator.New(e.patient.Pool).Bridges(ctx)
+	bridges, err := operator.New(e.target.Pool).Bridges(ctx)
 	if err != nil {
 		return err
 	}

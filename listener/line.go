@@ -71,7 +71,7 @@ func (ln *line) dial(ctx context.Context, network, addr string) (net.Conn, error
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
 	ln.socket = socket // pgx may try several; the last is the one it uses
-	return ear{socket, ln}, nil
+	return timedConn{socket, ln}, nil
 }
 
 // watchPeer makes the system detect when the peer of a TCP socket is dead. This is best effort: without it, the
@@ -87,16 +87,16 @@ func watchPeer(socket net.Conn) {
 	}
 }
 
-// ear records when data is read from the socket, encrypted or not.
-type ear struct {
+// A timedConn notes when data last arrived on the socket, encrypted or not.
+type timedConn struct {
 	net.Conn
 	line *line
 }
 
-func (e ear) Read(b []byte) (int, error) {
-	n, err := e.Conn.Read(b)
+func (c timedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
 	if n > 0 {
-		e.line.heard.Store(new(time.Now()))
+		c.line.heard.Store(new(time.Now()))
 	}
 	return n, err
 }

@@ -92,7 +92,7 @@ func (l *Listener) Run(ctx context.Context) error {
 		ReconnectDelay: time.Millisecond,
 	}
 	lib.Handle(l.channel, handler{listening: r.listening, heard: r.notified})
-	lib.Handle(l.canary, handler{listening: r.listening, heard: r.sang})
+	lib.Handle(l.canary, handler{listening: r.listening, heard: r.canaryReturned})
 
 	err := lib.Listen(ctx)
 	r.endSession(ctx)

@@ -95,8 +95,8 @@ func (r *run) listening(ctx context.Context) {
 	}
 }
 
-// notified and sang are called for every notification. They must never block: a client that stops reading its
-// notifications pins vacuum for the whole database.
+// notified and canaryReturned run for every notification. They must never block: a client that stops reading its
+// notifications keeps vacuum from cleaning up in the whole database.
 func (r *run) notified(payload string) {
 	r.metrics.received.Inc()
 	r.session.heard.Store(true)
@@ -106,7 +106,7 @@ func (r *run) notified(payload string) {
 	}
 }
 
-func (r *run) sang(string) { r.session.returned() }
+func (r *run) canaryReturned(string) { r.session.returned() }
 
 func (r *run) wakeUp() {
 	if !r.wake.Set() {

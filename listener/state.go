@@ -16,8 +16,8 @@ const (
 	unreachable       // an attempt to connect failed
 )
 
-// news describes the log line for a change to each state.
-var news = map[state]struct {
+// stateLogs has the log line for a change to each state.
+var stateLogs = map[state]struct {
 	level   slog.Level
 	message string
 }{
@@ -28,18 +28,18 @@ var news = map[state]struct {
 	unreachable: {slog.LevelWarn, "listener could not connect"},
 }
 
-// enter makes s the current state. It logs a change as news, and a repetition at debug level.
+// enter makes s the current state. It logs a change at the level of stateLogs, and a repetition at debug level.
 func (l *Listener) enter(ctx context.Context, s state, attrs ...slog.Attr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	level := news[s].level
+	level := stateLogs[s].level
 	if s == l.state {
 		level = slog.LevelDebug
 	}
 	l.state = s
 	attrs = append(attrs, slog.String("channel", l.channel))
-	l.log.LogAttrs(ctx, level, news[s].message, attrs...)
+	l.log.LogAttrs(ctx, level, stateLogs[s].message, attrs...)
 
 	hears := s == hearing
 	if l.hearing.Swap(hears) == hears {

@@ -21,7 +21,7 @@ func startKind(t *testing.T, kind dispatcher.KindConfig) *rig {
 	Handle(&mux, func(ctx context.Context, job *outbox.Job[stream]) error { return job.Args.Do(ctx) }, kind)
 	r := &rig{t: t, done: make(chan struct{}), reg: prometheus.NewRegistry()}
 	var err error
-	if r.Queue, err = New(&mux, Config{Workers: 1, Keep: 1000 * time.Hour, Registerer: r.reg}); err != nil {
+	if r.Queue, err = New(&mux, Config{Concurrency: 1, Keep: 1000 * time.Hour, Registerer: r.reg}); err != nil {
 		t.Fatal(err)
 	}
 	r.run()
@@ -35,7 +35,7 @@ var errAway = errors.New("connection refused")
 func TestAnOutageSpendsNoAttempt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, Config{Workers: 1, Keep: 10 * time.Hour})
+		r := start(t, Config{Concurrency: 1, Keep: 10 * time.Hour})
 		var calls []time.Time
 		id := r.submit(do(func(context.Context) error {
 			if calls = append(calls, time.Now()); len(calls) < 10 {
@@ -99,7 +99,7 @@ func TestAnOutageHasALimit(t *testing.T) {
 func TestAnUnaskedWaitGrowsWithTheOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, Config{Workers: 1})
+		r := start(t, Config{Concurrency: 1})
 		var calls []time.Time
 		r.submit(do(func(context.Context) error {
 			calls = append(calls, time.Now())
@@ -161,7 +161,7 @@ func TestAnExitIsAnOutcomeLikeAnyOther(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				r := start(t, Config{Workers: 1, Backoff: c.policy})
+				r := start(t, Config{Concurrency: 1, Backoff: c.policy})
 				calls := 0
 				id := r.submit(do(func(ctx context.Context) error { calls++; return c.do(ctx, calls) }), c.opts)
 				time.Sleep(c.after)
@@ -176,7 +176,7 @@ func TestAnExitIsAnOutcomeLikeAnyOther(t *testing.T) {
 func TestAStopDropsWhatMetAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, Config{Workers: 1, Keep: 10 * time.Hour})
+		r := start(t, Config{Concurrency: 1, Keep: 10 * time.Hour})
 		id := r.submit(do(func(context.Context) error { return dispatcher.Unavailable(errAway, time.Hour) }), Options{})
 		r.want(id, outbox.Retrying, 0, "error")
 		if err := r.end(); err != nil {

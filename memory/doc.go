@@ -16,7 +16,7 @@
 //
 //   - This process runs an accepted job once, as long as the process lives. It runs the job again only if
 //     [Options.MaxAttempts] allows it or its handler asks for it (dispatcher.Snooze, dispatcher.Unavailable).
-//   - No more than [Config.Capacity] jobs wait and [Config.Workers] run. Submit never blocks: it returns
+//   - No more than [Config.Capacity] jobs wait and [Config.Concurrency] run. Submit never blocks: it returns
 //     [ErrBackpressure].
 //   - Handlers are those of package dispatcher. The same errors have the same meaning, and the kind's config applies,
 //     including dispatcher.Unavailable and its OutageLimit. The queue keeps job.Progress and checkpoints in memory,

@@ -213,7 +213,7 @@ func TestRawJobsAreThoseOfPackageOutbox(t *testing.T) {
 			seen = append(seen, job.ContentType+" "+string(job.Payload))
 			return nil
 		})
-		q, err := New(&mux, Config{Workers: 1})
+		q, err := New(&mux, Config{Concurrency: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,7 +254,7 @@ func isInvalid(err error) bool {
 func TestTooManyJobsAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, Config{Capacity: 2, Workers: 1})
+		r := start(t, Config{Capacity: 2, Concurrency: 1})
 		release := make(chan struct{})
 		first := r.submit(do(func(context.Context) error { <-release; return nil }), Options{IdempotencyKey: "first"})
 		synctest.Wait() // it runs, and waits no more
@@ -341,7 +341,7 @@ func TestOutcomesMeanWhatTheyMeanInADispatcher(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				r := start(t, Config{Workers: 1, Keep: 1000 * time.Hour})
+				r := start(t, Config{Concurrency: 1, Keep: 1000 * time.Hour})
 				calls := 0
 				id := r.submit(do(func(context.Context) error { calls++; return tt.do(calls) }), tt.opts)
 				time.Sleep(100 * time.Hour) // virtual
@@ -419,7 +419,7 @@ func TestTimeouts(t *testing.T) {
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, Config{Workers: 1})
+		r := start(t, Config{Concurrency: 1})
 		running := r.submit(do(func(ctx context.Context) error {
 			<-ctx.Done()
 			if !errors.Is(context.Cause(ctx), dispatcher.ErrCancelled) {
@@ -468,7 +468,7 @@ func TestCancel(t *testing.T) {
 // Cancel comes from everywhere while jobs are taken, run, wait and end.
 func TestCancelRacesWithEverything(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{Workers: 8, Capacity: 10_000, Backoff: func(*outbox.Claimed, error) time.Duration { return 0 }})
+	r := start(t, Config{Concurrency: 8, Capacity: 10_000, Backoff: func(*outbox.Claimed, error) time.Duration { return 0 }})
 	var submitting sync.WaitGroup
 	for range 4 {
 		submitting.Go(func() {
@@ -642,7 +642,7 @@ func TestOnlySoManyJobsAreRemembered(t *testing.T) {
 func TestAStopCarriesOutWhatWasTaken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, Config{Workers: 1, GracePeriod: time.Minute})
+		r := start(t, Config{Concurrency: 1, GracePeriod: time.Minute})
 		slow := do(func(context.Context) error { time.Sleep(10 * time.Second); return nil })
 		one, two := r.submit(slow, Options{}), r.submit(slow, Options{})
 		later := r.submit(do(func(context.Context) error { return errors.New("wrong") }), Options{MaxAttempts: 2})
@@ -684,7 +684,7 @@ func prepareSnoozed(r *rig) outbox.ID {
 func TestAStopCutsWhatOutlivesTheGracePeriod(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, Config{Workers: 1, GracePeriod: time.Second})
+		r := start(t, Config{Concurrency: 1, GracePeriod: time.Second})
 		running := r.submit(do(func(ctx context.Context) error {
 			<-ctx.Done()
 			if !errors.Is(context.Cause(ctx), dispatcher.ErrShutdown) {
@@ -765,7 +765,7 @@ func TestBadInputNamesItsField(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("fields (-want +got):\n%s", diff)
 	}
-	for _, config := range []Config{{Capacity: -1}, {Workers: -1}, {Timeout: -1}, {Timeout: 30}, {Keep: -1}} {
+	for _, config := range []Config{{Capacity: -1}, {Concurrency: -1}, {Timeout: -1}, {Timeout: 30}, {Keep: -1}} {
 		if _, err := New(new(Mux), config); err == nil {
 			t.Errorf("%+v has no error", config)
 		}

@@ -25,10 +25,10 @@ var (
 	ErrStopped = errors.New("the queue in memory has stopped")
 )
 
-// Config configures a queue. The zero value means 4 workers and 256 waiting jobs.
+// Config configures a queue. The zero value means 4 jobs at once and 256 waiting ones.
 type Config struct {
 	Capacity    int                      // jobs that may wait, for a worker or for their next attempt; 0 means 256
-	Workers     int                      // jobs that run at once; 0 means 4
+	Concurrency int                      // jobs that run at once; 0 means 4
 	Timeout     time.Duration            // of one attempt; 0 means 5 min
 	Backoff     dispatcher.BackoffPolicy // of jobs with more than one attempt; nil means Exponential(1 s, 1 h)
 	Keep        time.Duration            // how long the outcome of a job is known; 0 means 10 min
@@ -40,7 +40,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Capacity = cmp.Or(c.Capacity, 256)
-	c.Workers = cmp.Or(c.Workers, 4)
+	c.Concurrency = cmp.Or(c.Concurrency, 4)
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Minute)
 	c.Keep = cmp.Or(c.Keep, 10*time.Minute)
 	c.GracePeriod = cmp.Or(c.GracePeriod, 20*time.Second)
@@ -58,8 +58,8 @@ func (c Config) validate() error {
 	if c.Capacity < 1 || c.Capacity > 1_000_000 {
 		errs = append(errs, invalid.Field("Config.Capacity", "is %d, want 1 to 1000000, or 0 for 256", c.Capacity))
 	}
-	if c.Workers < 1 || c.Workers > 100_000 {
-		errs = append(errs, invalid.Field("Config.Workers", "is %d, want 1 to 100000, or 0 for 4", c.Workers))
+	if c.Concurrency < 1 || c.Concurrency > 100_000 {
+		errs = append(errs, invalid.Field("Config.Concurrency", "is %d, want 1 to 100000, or 0 for 4", c.Concurrency))
 	}
 	if c.Timeout < time.Millisecond {
 		errs = append(errs, invalid.Field("Config.Timeout", "is %s, want at least 1ms, or 0 for 5m", c.Timeout))

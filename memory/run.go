@@ -18,7 +18,7 @@ func (q *Queue) Run(ctx context.Context) error {
 		return errors.New("memory: Run was called before")
 	}
 	w := &workers{store: q.store, base: context.WithoutCancel(ctx)}
-	for range q.config.Workers {
+	for range q.config.Concurrency {
 		w.working.Go(w.work)
 	}
 	tick := time.NewTicker(max(min(q.config.Keep, time.Minute), time.Second))

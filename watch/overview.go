@@ -50,13 +50,13 @@ type Examinations struct {
 
 // NewExaminations returns Examinations of the installation that pool connects to.
 func NewExaminations(pool *pgxpool.Pool) *Examinations {
-	of := func(p doctor.Patient) *Examinations {
+	of := func(t doctor.Target) *Examinations {
 		return &Examinations{examine: func(ctx context.Context) ([]doctor.Finding, error) {
-			return doctor.Examine(ctx, p)
+			return doctor.Examine(ctx, t)
 		}}
 	}
-	e := of(doctor.Patient{Pool: pool})
-	e.brief = of(doctor.Patient{Pool: pool, Except: []string{"workers", "jobs"}})
+	e := of(doctor.Target{Pool: pool})
+	e.brief = of(doctor.Target{Pool: pool, Except: []string{"workers", "jobs"}})
 	return e
 }
 

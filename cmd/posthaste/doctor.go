@@ -82,17 +82,17 @@ func (p *program) findings(ctx context.Context, c *cli.Command, s settings) (fin
 		})
 		return findings, err
 	}
-	patient := doctor.Patient{}
+	target := doctor.Target{}
 	if s.app.ListenURL != "" {
 		listen, err := pgxpool.ParseConfig(s.app.ListenURL)
 		if err != nil {
 			return nil, usagef("listen URL: it is malformed")
 		}
-		patient.Listen = listen.ConnConfig
+		target.Listen = listen.ConnConfig
 	}
 	err = withAnyPool(ctx, s, func(ctx context.Context, pool *pgxpool.Pool) (err error) {
-		patient.Pool = pool
-		findings, err = doctor.Examine(ctx, patient)
+		target.Pool = pool
+		findings, err = doctor.Examine(ctx, target)
 		return err
 	})
 	if err != nil || s.relayConfig == nil {

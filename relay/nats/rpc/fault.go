@@ -127,7 +127,7 @@ func faultOf(err error) *fault {
 		return noJob("")
 	case errors.Is(err, operator.ErrKeyNotFound):
 		return noKey()
-	case errors.Is(err, access.ErrCrowd):
+	case errors.Is(err, access.ErrTooManyUnknown):
 		return overloaded()
 	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err),
 		pgsession.State(err) == pgsession.QueryCanceled, pgsession.State(err) == pgsession.LockNotAvailable:
