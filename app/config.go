@@ -100,8 +100,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate returns the mistakes in the configuration, joined, each as an [*outbox.InvalidError] that names the field. It
-// does not look into Queues, Schedules and the retentions: [Run] also returns the mistakes in these.
+// Validate returns the mistakes in the configuration, joined, each as an [*outbox.InvalidError] that names the field.
+// It does not look into Queues, Schedules and the retentions: [Run] also returns the mistakes in these.
 func (c Config) Validate() error {
 	var errs []error
 	if c.DatabaseURL == "" && c.Pool == nil {

@@ -27,7 +27,8 @@ const stopMargin = 10 * time.Second
 var ErrCut = errors.New("stopped at once: jobs that were running run again when their leases lapse")
 
 // Run works until ctx ends, or until a newer release migrates the database in a way that excludes this build, and then
-// stops in good order; see the package's guarantees.
+// stops in good order; see the package's guarantees. With a nil mux, or one without handlers, it runs everything but a
+// dispatcher.
 //
 // It returns nil after an orderly stop that ctx began. If the configuration is wrong, it returns an error before it has
 // started anything. If this build is too old for the database, the error names the release. If the stop was not

@@ -64,8 +64,8 @@ func New(pool *pgxpool.Pool, config Config) (*Bridges, error) {
 	return r, nil
 }
 
-// Ready returns nil once the database has answered all bridges. An unavailable broker, or another process that fetches,
-// does not make it unready. Ready is safe for concurrent use.
+// Ready returns nil once the database has answered all bridges, and an error before that and before Run. An unavailable
+// broker, or another process that fetches, does not make it unready. Ready is safe for concurrent use.
 func (r *Bridges) Ready() error {
 	for _, b := range r.bridges {
 		if !b.answered.Load() {

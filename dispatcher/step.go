@@ -33,7 +33,8 @@ import (
 // forget them.
 //
 // Step returns [outbox.ErrLeaseLost] if this attempt no longer holds the job. While the database is unavailable it
-// waits until ctx ends. In a Claimed that a test made by hand it stores nothing.
+// waits until ctx ends. In a Claimed that a test made by hand it stores nothing. Several goroutines of the handler may
+// run steps at once.
 func Step[R any](ctx context.Context, job *outbox.Claimed, name string,
 	fn func(ctx context.Context) (R, error),
 ) (R, error) {

@@ -79,9 +79,9 @@ func Reset(ctx context.Context, db outbox.DB, p Partition, next int64) error {
 func (p *Position) Next() int64 { return p.next }
 
 // Advance moves the position to that of a message, in the transaction that also makes the message's effect. It returns
-// true if the message was not handled before: make the effect only then. Positions may have gaps, left by compaction, transactions,
-// or messages for other consumers. A message that its producer stored twice has two positions, and the first result is true at both;
-// use [Once] to recognize it.
+// true if the message was not handled before: make the effect only then. Positions may have gaps, left by compaction,
+// transactions, or messages for other consumers. A message that its producer stored twice has two positions, and the
+// first result is true at both; use [Once] to recognize it.
 //
 // Handle messages in their order. After a transaction that was rolled back, or whose outcome is unknown, handle its
 // messages again from the first one on: until then, Advance to a later one returns an error, because it would skip

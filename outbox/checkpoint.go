@@ -17,7 +17,8 @@ import (
 // attempt's checkpoint. While the database is unavailable, SaveCheckpoint waits for it until ctx ends; after that, the
 // checkpoint may or may not be stored. For a Claimed that a test made by hand, the checkpoint is discarded.
 //
-// A checkpoint that is not acceptable, such as one larger than 256 KiB as JSON, gets an [*InvalidError].
+// A checkpoint that is not acceptable, such as one larger than 256 KiB as JSON, gets an [*InvalidError]. Several
+// goroutines of the handler may call SaveCheckpoint; the last call counts.
 func SaveCheckpoint[C any](ctx context.Context, job *Claimed, checkpoint C) error {
 	encoded, err := json.Marshal(checkpoint)
 	if err != nil {

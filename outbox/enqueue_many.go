@@ -30,7 +30,8 @@ const (
 
 // EnqueueMany stores any number of jobs, all or none, and returns their ids in the order of the requests, which is also
 // the order of the jobs of a key. If a request is not acceptable, a [*RequestError] names the first such one, and
-// nothing is stored. A request whose idempotency key was used before stores nothing and gets the first job's id.
+// nothing is stored. A request whose idempotency key was used before stores nothing and gets the first job's id. A
+// request with Key.MaxQueued is not acceptable: use [Submit].
 //
 // EnqueueMany takes one round trip for every 5 000 jobs or 16 MiB (INSERT). From 2 000 jobs on, it takes a single one
 // for all of them (COPY) if db is of pgx, no request has a Delay, an IdempotencyKey or Hold, and all or none have a

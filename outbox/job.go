@@ -67,9 +67,9 @@ func (c *Claimed) Headers() map[string]string {
 }
 
 // Complete finishes the job inside the handler's own transaction: the job is done exactly when tx commits, so effects
-// in the same database happen exactly once. On [ErrLeaseLost], roll tx back. A handler that called Complete and could
-// not commit returns the error; the job is then tried again, unless the transaction has committed and only the answer
-// was lost.
+// in the same database happen exactly once. tx must be a transaction: through a pool or a connection, the job is
+// finished on its own. On [ErrLeaseLost], roll tx back. A handler that called Complete and could not commit returns the
+// error; the job is then tried again, unless the transaction has committed and only the answer was lost.
 //
 // At REPEATABLE READ and SERIALIZABLE, call [Claimed.Guard] first in tx. Otherwise, if the lease is extended (every 5 s
 // by default) after the first statement of tx, Complete fails with a serialization failure (SQLSTATE 40001), and does

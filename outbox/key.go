@@ -43,14 +43,18 @@ type KeyRules struct {
 	// and then no other rule may be set.
 	Name string
 
-	MaxActive int           // jobs of the key that may run at once in all processes, this one included; 0 means 1
+	// MaxActive is how many jobs of the key may run at once in all processes, this one included: at most 1000; 0 means
+	// 1. Ordered jobs run one at a time.
+	MaxActive int
 	Ordered   bool          // start only as the first unfinished one of the key's ordered jobs, through retries
-	Sequence  int64         // position of an ordered job, from 1; 0 orders by when the transaction commits
-	OnDeath   DeathPolicy   // what happens behind this ordered job if it is failed or dead; "" makes the others wait
-	ParkAfter time.Duration // with ParkKey: how long the jobs behind wait before the key is parked
+	Sequence  int64         // position of an Ordered job, from 1; 0 orders by when the transaction commits
+	OnDeath   DeathPolicy   // what happens behind this Ordered job if it is failed or dead; "" makes the others wait
+	ParkAfter time.Duration // how long the jobs behind wait before the key is parked; needs OnDeath ParkKey
 	OnLapse   LapsePolicy   // what happens to the job when its lease lapses; "" runs it again
-	MaxQueued int           // jobs of the key that may wait at once, this one included; 0 means any number. See Submit
-	WhenFull  DepthPolicy   // what happens to the job if MaxQueued already wait; "" does not store it
+	// MaxQueued is how many jobs of the key may wait at once, this one included: at most 100 000; 0 means any number.
+	// It needs [Submit] and excludes Options.IdempotencyKey.
+	MaxQueued int
+	WhenFull  DepthPolicy // what happens to the job if MaxQueued already wait; "" does not store it. Needs MaxQueued
 }
 
 // validate reports every mistake in the rules of a job, which may have an idempotency key.

@@ -15,12 +15,14 @@ import (
 type Options struct {
 	Queue    string        // "" means "default". 1 to 128 letters, digits and _ . : / -, the first a letter or digit
 	Priority int           // from -32768 to 32767; higher is more urgent
-	Delay    time.Duration // due this long after the insert, by the database's clock
-	RunAt    time.Time     // due at this instant; excludes Delay. Zero means at once
-	// MaxAttempts is the most times that the job is claimed; 0 means 25. If the last attempt fails, the job is dead.
-	// Claims are counted, not starts: a process killed with a job in its buffer uses up an attempt.
+	Delay    time.Duration // due this long after the insert, by the database's clock; 0 to 100 years
+	RunAt    time.Time     // due at this instant, of the years 1970 to 9999; excludes Delay. Zero means at once
+	// MaxAttempts is the most times that the job is claimed, at most 32767; 0 means 25. If the last attempt fails, the
+	// job is dead. Claims are counted, not starts: a process killed with a job in its buffer uses up an attempt.
 	MaxAttempts int
-	Timeout     time.Duration // of one attempt; 0 means that of the kind, or else Config.Timeout of the process (5 min)
+	// Timeout is the time of one attempt, 1 µs to 100 years; 0 means that of the kind, or else Config.Timeout of the
+	// process (5 min).
+	Timeout     time.Duration
 	Backoff     Backoff       // the waits between attempts; nil means the kind's backoff
 	Key         KeyRules      // limits which jobs it may run alongside; zero means a job without a key
 	// IdempotencyKey is unique per tenant and kind, at most 512 bytes: a repeat changes nothing and returns the first
@@ -34,7 +36,7 @@ type Options struct {
 
 	// Deadline is the instant, by the database's clock, from which the job may no longer start, run or succeed: it
 	// expires in whatever state it is. A deadline that has already passed when the job is stored expires the job at
-	// once. Zero means never.
+	// once. It is after RunAt and in the years 1970 to 9999; zero means never.
 	Deadline time.Time
 	// Hold stores the job as created: it does not run until somebody releases it.
 	Hold bool

@@ -9,7 +9,7 @@ import (
 )
 
 // Progress reports how far the handler is: current of total, in any unit; a total of 0 means unknown. The newest report
-// is shown with the job (posthaste jobs show, operator.Progress), also after it is closed.
+// is shown with the job (posthaste jobs show, Operator.Progress), also after it is closed.
 //
 // Progress never waits for the database, so it may be called for every record of a file. Reports are stored a few times
 // a second, those of all jobs of the process together, and the last one before the outcome. A message is cut after 500
@@ -17,7 +17,7 @@ import (
 //
 // Progress returns an [*InvalidError] for a negative number, [ErrLeaseLost] once the job is known to belong to this
 // attempt no longer, or else the cause of ctx if that has ended. A loop that returns the error therefore stops when it
-// is asked to.
+// is asked to. Several goroutines of the handler may call Progress and Log.
 func (c *Claimed) Progress(ctx context.Context, current, total int64, message string) error {
 	switch {
 	case current < 0:
@@ -34,7 +34,7 @@ func (c *Claimed) Progress(ctx context.Context, current, total int64, message st
 }
 
 // Log adds a line to the job's own log, which keeps the newest 200: use it for answers to a user's questions about this
-// one job (posthaste jobs logs, operator.Logs). A message is cut after 1000 bytes. Log stores lines as
+// one job (posthaste jobs logs, Operator.Logs). A message is cut after 1000 bytes. Log stores lines as
 // [Claimed.Progress] stores reports and returns the same errors; levels beyond ±1000 are not acceptable.
 func (c *Claimed) Log(ctx context.Context, level slog.Level, message string) error {
 	if level < -1000 || level > 1000 {

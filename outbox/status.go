@@ -6,8 +6,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// A Status tells how far a job has come. The database enforces the legal moves (migrations/functions/refuse_move.sql) and
-// docs/reference/states.md draws them; a test compares the three.
+// A Status tells how far a job has come. The database enforces the legal moves (migrations/functions/refuse_move.sql)
+// and docs/reference/states.md draws them; a test compares the three.
 type Status string
 
 // Open statuses live in outbox.jobs.

@@ -54,6 +54,9 @@ func (e *QueueFullError) Error() string {
 // to a key holds a lock on it until its transaction ends. So submit late in the transaction, and to several keys in the
 // same order everywhere. No worker and no plain Enqueue waits for that lock. The transaction must be READ COMMITTED;
 // otherwise Submit returns an [*InvalidError].
+//
+// Submit needs the rights to read and delete jobs, which the role outbox_producer lacks. With MaxQueued = 0 it stores
+// the job as [Enqueue] does.
 func Submit(ctx context.Context, db DB, args Args, opts Options) (Submitted, error) {
 	opts.fillFrom(args)
 	return submit(ctx, db, args, &opts, notifiesAtCommit(db, jobsChannel))

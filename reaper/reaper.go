@@ -73,7 +73,7 @@ func New(pool *pgxpool.Pool, config Config) (*Reaper, error) {
 }
 
 // Ready returns nil while the database answers and accepts writes, by the latest pass over the leases, and otherwise
-// the reason. It is safe for concurrent use.
+// the reason. Before Run it returns an error. It is safe for concurrent use.
 func (r *Reaper) Ready() error {
 	if !r.started.Load() {
 		return errors.New("not started")

@@ -86,8 +86,8 @@ func New(pool *pgxpool.Pool, config Config) (*Scheduler, error) {
 	return s, nil
 }
 
-// Ready returns nil while the database answers and the program's declarations are stored, and otherwise the reason. It
-// is safe for concurrent use.
+// Ready returns nil while the database answers and the program's declarations are stored, and otherwise the reason.
+// Before Run it returns an error. It is safe for concurrent use.
 func (s *Scheduler) Ready() error {
 	if !s.started.Load() {
 		return errors.New("not started")
