@@ -1,6 +1,10 @@
 // Package access identifies callers and what they may do: it authenticates bearers (our own tokens, and JWTs of an
 // OpenID Connect provider) and binds a transaction to the caller's tenant.
 //
+//	tokens := access.NewTokens(pool, access.TokensConfig{})
+//	caller, err := tokens.Authenticate(ctx, bearer)
+//	err = access.InTx(ctx, pool, caller, func(tx pgx.Tx) error { … })
+//
 //	bearer ──▶ Authenticator ──▶ Principal{Tenant, Capabilities} ──▶ InTx: the database
 //	                                                                shows that tenant only
 //

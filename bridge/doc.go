@@ -1,6 +1,12 @@
 // Package bridge makes a job from each message of a broker: it fetches messages, stores their jobs in one transaction,
 // and then acknowledges them.
 //
+//	source, err := nats.OpenSource(config, nats.SourceConfig{…}) // or package kafka's
+//	b, err := bridge.New(pool, bridge.Config{Bridges: []bridge.BridgeConfig{
+//		{Name: "orders", Source: source, Kind: "order.place"},
+//	}})
+//	err = b.Run(ctx) // until ctx ends
+//
 //	broker ── Fetch ──▶ jobs, with the idempotency key source/id ── COMMIT ──▶ Ack ── broker
 //
 // If anything fails between the commit and the acknowledgement, a message comes again, and finds its job by the
@@ -16,7 +22,8 @@
 //	B               lease has lapsed: epoch 2, fetches 1 to 500 again, stores, acknowledges
 //
 // So the jobs of a key are stored in the order of its messages, even if A was stopped for an hour.
-//
+package bridge
+
 // # Files
 //
 //	bridge.go   New, Run
@@ -26,4 +33,3 @@
 //	store.go    the transaction
 //	message.go  the job of a message, and the dead letter of one that cannot be a job
 //	metrics.go  what is counted
-package bridge

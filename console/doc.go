@@ -7,7 +7,17 @@
 // The handler works below any path, with the prefix stripped or not: every URL that it writes is relative to its page,
 // and a page is found by the last segment of its path.
 //
-// Its files, none of which depends on those above it:
+// # Guarantees
+//
+// Nothing is registered outside the table of routes, and each row names the parameters that it accepts. GET changes
+// nothing. Data that a principal may not see is not on its pages, and its tenant's row security applies (see
+// operator.WithTenant). Every byte of a job is text: it is escaped in its context, and the pages' policy runs no script
+// but the console's own.
+package console
+
+// # Files
+//
+// None of the files depends on those above it:
 //
 //	console.go   configuration, and what the pages share
 //	routes.go    the table of routes: path, capability, parameters, page
@@ -20,11 +30,3 @@
 //
 // and a file for each page with its templates next to it (jobs.go, jobs.templ). Pages are composed from layout.templ,
 // parts.templ and confirm.templ.
-//
-// # Guarantees
-//
-// Nothing is registered outside the table of routes, and each row names the parameters that it accepts. GET changes
-// nothing. Data that a principal may not see is not on its pages, and its tenant's row security applies (see
-// operator.WithTenant). Every byte of a job is text: it is escaped in its context, and the pages' policy runs no script
-// but the console's own.
-package console

@@ -1,4 +1,14 @@
-// Package dispatcher claims due jobs, runs their Go handlers and settles them: claim → attempt → settle.
+// Package dispatcher claims due jobs, runs their Go handlers and stores the outcomes. Most programs use package app,
+// which also runs a listener, a reaper and a scheduler.
+//
+//	var mux dispatcher.Mux
+//	dispatcher.Handle(&mux, func(ctx context.Context, job *outbox.Job[SendReceipt]) error { … })
+//	wake := listener.NewSignal()
+//	l, err := listener.New("", dispatcher.Channel, wake, listener.Config{Pool: pool, Canary: pool}) // and go l.Run(ctx)
+//	d, err := dispatcher.New(pool, &mux, dispatcher.Config{Wake: wake, Listening: l.Listening})
+//	err = d.Run(ctx) // until ctx ends
+//
+// An attempt passes through these parts:
 //
 //	wake-up, timer, poll, start
 //	        │
@@ -13,6 +23,9 @@
 // alone. Nothing that a worker writes after losing the lease takes effect, because every write names the epoch of its
 // claim. Handlers may see a job again after a crash, a lost connection or a stalled process: make them idempotent with
 // job.Complete, inbox.Once, or by looking at domain state under lock before the side effect.
+package dispatcher
+
+// The rest is for people who change this package.
 //
 // # The life of an attempt
 //
@@ -86,4 +99,3 @@
 //
 // Package internal/scheduler decides what the next claim asks for and how long a queue may sleep. Package
 // internal/report stores what handlers report.
-package dispatcher

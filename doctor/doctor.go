@@ -1,5 +1,7 @@
 // Package doctor checks an installation: the schema, notifications, what holds back vacuum, and which jobs wait. It
 // changes nothing and advises.
+//
+//	findings, err := doctor.Examine(ctx, doctor.Target{Pool: pool})
 package doctor
 
 import (

@@ -1,5 +1,10 @@
 // Package listener turns Postgres notifications into wake-ups.
 //
+//	wake := listener.NewSignal()
+//	l, err := listener.New("", dispatcher.Channel, wake, listener.Config{Pool: pool, Canary: pool})
+//	go l.Run(ctx) // until ctx ends
+//	for range wake { … } // look for what is new; poll as well, and often while l.Listening() is false
+//
 // It owns one connection that does nothing but LISTEN. Every few seconds it asks whether the other end is still there,
 // and every half a minute it proves that it still hears. It does not know what the wake-ups are for.
 //

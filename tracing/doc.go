@@ -2,6 +2,9 @@
 // once; without it there are no spans and no cost. The package depends on OpenTelemetry's API only: the program chooses
 // the SDK that processes the spans and where they go.
 //
+//	remove, err := tracing.Install(tracing.Config{Provider: provider})
+//	defer remove()
+//
 //	enqueue {kind}     producer   outbox.Enqueue, EnqueueMany, Submit: one for a batch
 //	publish {topic}    producer   outbox.Publish, PublishMany
 //	process {kind}     consumer   one attempt of a job, or one batch of them, until its outcome is decided
