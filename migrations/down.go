@@ -9,11 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Down removes the schema, if there is nothing in it that anybody could miss: no job, open or
-// closed, no event, no schedule, no token, no act in the audit, nothing of what consumers have
-// handled, no saved view, no pause or limit of a queue, no sink. What is not ours but depends on it, a
-// view for example, is an error, too. The roles stay: only the server's administrator knows
-// who else uses them.
+// Down removes the schema. It refuses while the schema holds a job, an event, a schedule, a token, an act in the audit
+// trail, a consumer's messages or position, a saved view, a paused or limited queue, or a sink, and while an object of
+// yours, such as a view, depends on it. It leaves the roles, which other databases of the server may use.
 func Down(ctx context.Context, pool *pgxpool.Pool) error {
 	if err := patiently(ctx, pool, patience, func() error { return locked(ctx, pool, patience, down) }); err != nil {
 		return fmt.Errorf("migrate down: %w", err)
@@ -21,7 +19,7 @@ func Down(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// missed are the tables whose rows somebody could miss.
+// missed lists the tables whose rows make Down refuse.
 var missed = []string{
 	"outbox.jobs", "outbox.history", "outbox.events", "outbox.schedules", "outbox.tokens",
 	"outbox.audit", "outbox.inbox", "outbox.inbox_positions", "outbox.saved_views", "outbox.queues", "outbox.sinks",
@@ -70,9 +68,9 @@ func down(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// remove drops what is in the schema kind by kind and never with CASCADE, so that it fails
-// where something else depends on it. Functions that take or return a table's row go before
-// the tables, those that triggers and policies call go after them.
+// remove drops the objects of the schema kind by kind, without CASCADE, so that it fails if another object depends on
+// one. Functions with a table's row in their signature go before the tables; those that triggers and policies call go
+// after them.
 const remove = `
 DO $$
 DECLARE

@@ -18,22 +18,22 @@ import (
 )
 
 const (
-	lockID    = 0x6f7574626f78 // "outbox": the advisory lock that migrating is done under
+	lockID    = 0x6f7574626f78 // "outbox": the advisory lock of whoever migrates
 	lockRetry = 100 * time.Millisecond
 
 	patience = 2 * time.Minute // how long Up tries to get the locks of tables
-	pause    = time.Second     // about as long as between two tries
+	pause    = time.Second     // roughly, between two tries
 )
 
-// settings are those of a session or transaction that migrates: $1 is whether of the
-// transaction. A role's or a database's own timeouts are about ordinary statements.
+// settings sets the timeouts of a migration, for the transaction if $1 is true, else for the session. Those of the role
+// and the database are for ordinary statements.
 const settings = `
 	SELECT set_config(name, CASE name WHEN 'lock_timeout' THEN '10ms' ELSE '0' END, $1)
 	FROM pg_settings
 	WHERE name IN ('lock_timeout', 'statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')`
 
-// refuseShared returns an error where a session is not ours from one statement to the next: goose's lock and settings
-// would stay on sessions that other clients get.
+// refuseShared returns an error behind a pooler in transaction mode: goose's lock and settings would stay on sessions
+// that other clients get.
 func refuseShared(ctx context.Context, pool *pgxpool.Pool) error {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
@@ -49,8 +49,8 @@ func refuseShared(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// waiting calls try until it gets the lock, for as long as patience. It asks for it again and again, because to wait
-// inside of pg_advisory_lock would hold a snapshot. The error names what holder returns.
+// waiting calls try until it gets the lock or patience has passed. It polls, because waiting in pg_advisory_lock would
+// hold a snapshot. The error contains holder's result.
 func waiting(ctx context.Context, patience time.Duration, try func() (bool, error), holder func() string) error {
 	began := time.Now()
 	for {
@@ -67,14 +67,14 @@ func waiting(ctx context.Context, patience time.Duration, try func() (bool, erro
 	}
 }
 
-// named names the session a of pg_stat_activity, as far as this role is shown it. An autovacuum has no user. It gives
-// way to those who wait for longer than deadlock_timeout, as no statement of ours does.
+// named describes the session a of pg_stat_activity, as far as this role may see it. An autovacuum has no user, and
+// yields only to statements that wait longer than deadlock_timeout, which ours do not.
 const named = `
 	format('pid %s, %s%s%s', a.pid, coalesce(nullif(a.application_name, ''), a.usename::text, a.backend_type, 'a process of the server'),
 	    ', for ' || extract(epoch FROM now() - a.xact_start)::integer || ' s',
 	    CASE WHEN a.usesysid IS NULL THEN format(' (if it is an autovacuum, a superuser ends it with SELECT pg_cancel_backend(%s); wait for one to prevent wraparound, which begins again)', a.pid) END)`
 
-// lockHolder names the session that has the lock.
+// lockHolder describes the session that holds the lock.
 const lockHolder = `
 	SELECT coalesce(string_agg(` + named + `, '; '), 'it has just ended')
 	FROM pg_locks AS l
@@ -82,7 +82,7 @@ const lockHolder = `
 	WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 	  AND l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) = $1`
 
-// locked calls do in a transaction that has the lock.
+// locked calls do in a transaction that holds the lock.
 func locked(ctx context.Context, pool *pgxpool.Pool, patience time.Duration,
 	do func(context.Context, pgx.Tx) error,
 ) error {
@@ -108,7 +108,7 @@ func locked(ctx context.Context, pool *pgxpool.Pool, patience time.Duration,
 	})
 }
 
-// patiently repeats what gave up waiting for a lock, for as long as patience.
+// patiently calls do again while it fails because it waited too long for a lock, until patience has passed.
 func patiently(ctx context.Context, pool *pgxpool.Pool, patience time.Duration, do func() error) error {
 	began := time.Now()
 	for {
@@ -127,7 +127,7 @@ func patiently(ctx context.Context, pool *pgxpool.Pool, patience time.Duration, 
 	}
 }
 
-// holders names the oldest transactions that have locks of the schema's tables, and since when they are open.
+// holders describes the oldest transactions that hold locks on the schema's tables.
 func holders(ctx context.Context, pool *pgxpool.Pool) string {
 	rows, err := pool.Query(ctx, `
 		SELECT `+named+`
@@ -149,11 +149,10 @@ func holders(ctx context.Context, pool *pgxpool.Pool) string {
 	return strings.Join(list, "; ")
 }
 
-// SessionLock is the same lock for goose, which applies the numbered files. Goose's own asks
-// for it every five seconds, so that eight processes that start together would take half a
-// minute.
+// SessionLock gives goose our lock for the numbered files. Goose's own retries every five seconds: eight processes that
+// start together would need half a minute.
 type SessionLock struct {
-	before map[string]string // the session's settings, to be put back
+	before map[string]string // the session's settings, to restore
 }
 
 // SessionLock takes the lock and sets the session's timeouts.
@@ -197,7 +196,7 @@ func (l *SessionLock) set(ctx context.Context, conn *sql.Conn) error {
 	return err
 }
 
-// SessionUnlock puts the session's timeouts back and gives the lock up.
+// SessionUnlock restores the session's timeouts and releases the lock.
 func (l *SessionLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
 	for name, value := range l.before {
 		if _, err := conn.ExecContext(ctx, `SELECT set_config($1, $2, false)`, name, value); err != nil {

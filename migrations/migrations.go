@@ -1,10 +1,11 @@
-// Package migrations holds the schema outbox as SQL files, compares a database with them
-// and removes them from it. Package migrate applies them: it is apart because goose is.
+// Package migrations holds the SQL files of the schema outbox, compares a database with them, and removes the schema.
+// Package migrate applies them; it is separate, so that only programs that migrate compile goose.
 //
-// Numbered files make tables and indexes, and are applied once. The files in functions make
-// functions and their triggers, those in views make views: they hold what is wanted, and
-// an Up that finds one of them changed makes all of it so again. What a database was made of is
-// recorded in it with checksums; see Look.
+//	state, err := migrations.Look(ctx, pool)
+//	if err == nil && !state.Usable() { … } // state and state.Remedy() say why, and what to do
+//
+// Numbered files create tables and indexes and are applied once. Those in functions and views are current definitions:
+// if one of them has changed, the next Up applies them again. The database records a checksum of each file; see [Look].
 package migrations
 
 import (
@@ -26,12 +27,12 @@ import (
 //go:embed *.sql functions/*.sql views/*.sql takeover/*.sql
 var FS embed.FS
 
-// VersionTable records the numbered files, as goose does it. It is in our own schema, where
-// a role that may not create anything in public can make it.
+// VersionTable is goose's table of the numbered files that are applied. It is in our schema, because a role may lack
+// the right to create tables in the schema public.
 const VersionTable = "outbox.schema_version"
 
-// Apply brings the schema to the state of this build, with numbered to apply the numbered
-// files that the database lacks; package migrate has the one to call.
+// Apply brings the schema to the state of this build. numbered applies the numbered files that the database lacks. Call
+// migrate.Up, which passes it.
 func Apply(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, *pgxpool.Pool) error) error {
 	if err := patiently(ctx, pool, patience, func() error { return up(ctx, pool, numbered, patience) }); err != nil {
 		return fmt.Errorf("migrate: %w", err)
@@ -81,8 +82,8 @@ func up(ctx context.Context, pool *pgxpool.Pool, numbered func(context.Context, 
 	return locked(ctx, pool, patience, recreate)
 }
 
-// blindOwners are the owners of tables whom row security does not let through, as after REASSIGN OWNED: the policies
-// name the one from before, and functions that run as the owner see no rows.
+// blindOwners selects the owners of our tables from whom row-level security hides all rows: after REASSIGN OWNED, the
+// policies still name the previous owner.
 const blindOwners = `
 	SELECT DISTINCT c.relowner
 	FROM pg_policy AS p
@@ -90,8 +91,8 @@ const blindOwners = `
 	WHERE c.relnamespace = to_regnamespace('outbox') AND p.polname = 'owner'
 	  AND NOT EXISTS (SELECT FROM unnest(p.polroles) AS named WHERE pg_has_role(c.relowner, named, 'USAGE'))`
 
-// secureAgain lets an owner through who does not get through, if this role may. It takes no lock if there is nothing to
-// do: each pod of a deployment may ask at its start.
+// secureAgain calls outbox.secure() if row-level security hides rows from the owner and this role may change that.
+// Otherwise it takes no lock: each pod of a deployment may call it at its start.
 func secureAgain(ctx context.Context, pool *pgxpool.Pool, patience time.Duration) error {
 	var may bool
 	err := pool.QueryRow(ctx, `SELECT coalesce(bool_and(pg_has_role(relowner, 'USAGE')), false) FROM (`+blindOwners+
@@ -105,16 +106,16 @@ func secureAgain(ctx context.Context, pool *pgxpool.Pool, patience time.Duration
 	})
 }
 
-// recreate makes functions, triggers and views what their files say, sets grants and row security, and records of what
-// the schema is made.
+// recreate applies functions and triggers, and the views that have changed, sets grants and row-level security, and
+// records the files.
 func recreate(ctx context.Context, tx pgx.Tx) error {
 	state, recorded, err := look(ctx, tx)
 	if err != nil || state.Usable() || state.Condition == TooNew {
-		return err // another process, or a newer build, has come between
+		return err // another process has migrated meanwhile, perhaps a newer build
 	}
 	for _, f := range files() {
 		if f.numbered() || f.isView() && recorded[f.name].checksum == f.checksum {
-			continue // to replace a view waits for those who read it
+			continue // replacing a view waits for its readers
 		}
 		if _, err := tx.Exec(ctx, f.text); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
@@ -126,11 +127,11 @@ func recreate(ctx context.Context, tx pgx.Tx) error {
 	return record(ctx, tx, files())
 }
 
-// finish ends each migration: the next days of the history and the events, and who may do what.
+// finish ends each migration: it creates the coming days of the history and the events, and sets grants and policies.
 const finish = `SELECT outbox.ensure_days(14); SELECT outbox.secure();`
 
-// ensureSchema makes the schema that the version table is in. It asks first:
-// CREATE SCHEMA IF NOT EXISTS needs its privilege even if there is nothing to do.
+// ensureSchema creates the schema for the version table. It looks first, because CREATE SCHEMA IF NOT EXISTS needs its
+// privilege even if the schema exists.
 func ensureSchema(ctx context.Context, pool *pgxpool.Pool) error {
 	var exists bool
 	if err := pool.QueryRow(ctx, `SELECT to_regnamespace('outbox') IS NOT NULL`).Scan(&exists); err != nil || exists {
@@ -143,7 +144,7 @@ func ensureSchema(ctx context.Context, pool *pgxpool.Pool) error {
 	return err
 }
 
-// refuseInbox returns an error where a consumer has made its tables by inbox.DDL, which the numbered files make, too.
+// refuseInbox returns an error if a consumer has created its tables by inbox.DDL: the numbered files create them, too.
 func refuseInbox(ctx context.Context, pool *pgxpool.Pool) error {
 	var alone bool
 	err := pool.QueryRow(ctx, `SELECT to_regclass('outbox.jobs') IS NULL
@@ -157,15 +158,15 @@ func refuseInbox(ctx context.Context, pool *pgxpool.Pool) error {
 	return err
 }
 
-// lastOfOldChain is the number of the newest migration before they were squashed, and
-// takenOver how many numbered files stand for them now.
+// lastOfOldChain is the number of the last migration before they were squashed. The first takenOver numbered files
+// replace that chain.
 const (
 	lastOfOldChain = 24
 	takenOver      = 2
 )
 
-// takeOver turns a database of the old chain into one of this chain: nothing of its data is
-// touched. Other databases are left as they are.
+// takeOver turns a database of the old chain into one of this chain, without touching its data. It does nothing to
+// other databases.
 func takeOver(ctx context.Context, tx pgx.Tx) error {
 	versions, ofOldChain, err := oldChain(ctx, tx)
 	if err != nil || !ofOldChain {

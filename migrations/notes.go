@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Note is something of a database that an operator ought to know, though everything works.
+// A Note tells an operator something about a database that works.
 type Note struct {
 	What string
 	Do   string
@@ -15,7 +15,7 @@ type Note struct {
 
 func (n Note) String() string { return n.What + "; " + n.Do }
 
-// rolesOfOurs are those that outbox.secure() makes.
+// rolesOfOurs lists the roles that outbox.secure() creates.
 const rolesOfOurs = `'{outbox_owner,outbox_producer,outbox_worker,outbox_api,outbox_reader}'::text[]`
 
 const notesSQL = `
@@ -30,8 +30,8 @@ SELECT current_setting('server_encoding'),
         WHERE (setdatabase = 0 OR setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database()))
           AND setting ILIKE 'client_encoding=%' AND replace(upper(setting), '-', '') NOT IN ('CLIENT_ENCODING=UTF8', 'CLIENT_ENCODING=UNICODE'))`
 
-// Notes returns what an operator ought to know of the database: that row security is off,
-// as where the owner of the schema may not make roles, or hides rows from the owner, and encodings that are not UTF-8.
+// Notes returns what an operator should know: that row-level security is off, as it is if the schema's owner may not
+// create roles; that it hides rows from the owner; and encodings that are not UTF-8.
 func Notes(ctx context.Context, pool *pgxpool.Pool) ([]Note, error) {
 	var encoding, missing, garbling string
 	var secured, blind bool

@@ -8,7 +8,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/release"
 )
 
-// scriptHeader refuses what Up would not do: [locked] and [recreate] have the same guards.
+// scriptHeader makes the script fail where Up would: [locked] and [recreate] check the same.
 var scriptHeader = fmt.Sprintf(`-- The schema of Posthaste. Apply with: psql --set ON_ERROR_STOP=1
 -- All of it is one transaction. If it ends with a lock timeout, apply it again.
 BEGIN;

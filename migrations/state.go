@@ -18,8 +18,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/release"
 )
 
-// revision is that of functions and views. By it a build knows whether functions that are not its
-// own are older or newer.
+// revision numbers the functions and views of a release. By it a build knows whether those in the database are older or
+// newer than its own.
 const revision = release.Revision
 
 // file is one of FS.
@@ -52,7 +52,7 @@ func version(name string) int64 {
 	return v
 }
 
-// files are the numbered files, then functions, then views, in the order in which they are applied.
+// files returns the numbered files, then functions, then views, in the order in which they are applied.
 var files = sync.OnceValue(func() (all []file) {
 	for _, pattern := range []string{"*.sql", "functions/*.sql", "views/*.sql"} {
 		names, err := fs.Glob(FS, pattern) // sorted
@@ -88,12 +88,12 @@ const (
 	Current Condition = "current"
 	Behind  Condition = "behind"  // missing, or an older build's: Up brings it up to date
 	Ahead   Condition = "ahead"   // the next release has migrated it
-	Edited  Condition = "edited"  // made by another text of a file that this build has, too
-	TooNew  Condition = "too-new" // a release has migrated it that no longer works beside this build
+	Edited  Condition = "edited"  // made from another text of a file that this build has, too
+	TooNew  Condition = "too-new" // migrated by a release that does not support this build
 )
 
-// State is the condition of a database's schema, and the first file that shows it; the file
-// is "" where the schema is Current, is TooNew, or is not there at all.
+// State is the condition of a schema. File is the first file that differs; "" if the schema is current, too new or
+// missing.
 type State struct {
 	Condition Condition
 	File      string
@@ -103,7 +103,7 @@ type State struct {
 // Usable reports whether this build can work with the schema.
 func (s State) Usable() bool { return s.Condition == Current || s.Condition == Ahead }
 
-// String says how the schema relates to this build's.
+// String describes how the schema relates to this build's.
 func (s State) String() string {
 	switch {
 	case s.Condition == Behind && s.File == "":
@@ -132,11 +132,9 @@ func (s State) Remedy() string {
 	return "run: posthaste migrate up"
 }
 
-// Look compares the database's schema with this build's, without creating or locking
-// anything. A role needs to be allowed to read outbox.schema_version and
-// outbox.schema_files, as those of dispatchers and of the API are.
-//
-// It returns an error for a server that is not supported, on which no statement of ours is known to work.
+// Look compares the database's schema with this build's; it creates and locks nothing. The role must be allowed to read
+// outbox.schema_version and outbox.schema_files; those of dispatchers and the API are. An unsupported server is an
+// error, because our statements are not known to work there.
 func Look(ctx context.Context, pool *pgxpool.Pool) (State, error) {
 	if err := refuseForeign(ctx, pool); err != nil {
 		return State{}, err
@@ -145,8 +143,8 @@ func Look(ctx context.Context, pool *pgxpool.Pool) (State, error) {
 	return state, err
 }
 
-// Status is one file of the schema and how the database's compares with it. Applied is false
-// for a file that the database lacks.
+// A Status tells how a file of the schema relates to the database's. Applied is false for a file that the database
+// lacks.
 type Status struct {
 	Name      string
 	Condition Condition
@@ -170,7 +168,7 @@ func List(ctx context.Context, pool *pgxpool.Pool) ([]Status, error) {
 	return list, nil
 }
 
-// recorded is what a database says of its files, by their names.
+// recorded has the files that a database has recorded, by their names.
 type recorded map[string]entry
 
 type entry struct {
@@ -195,7 +193,7 @@ func look(ctx context.Context, db querier) (State, recorded, error) {
 	return all.state(), all, nil
 }
 
-// read reads the record. It is empty where the schema is missing or is one of the old chain.
+// read reads the record. It is empty if the schema is missing or is one of the old chain.
 func read(ctx context.Context, db querier) (recorded, error) {
 	var exists bool
 	if err := db.QueryRow(ctx, `SELECT to_regclass('outbox.schema_files') IS NOT NULL`).Scan(&exists); err != nil ||
@@ -227,7 +225,7 @@ func read(ctx context.Context, db querier) (recorded, error) {
 // row's revision is the release's.
 const floors = "floor/"
 
-// floor returns the oldest release whose builds work with the schema; 0 where none is stored.
+// floor returns the oldest release whose builds work with the schema; 0 if none is stored.
 func (r recorded) floor() (revision int, name string) {
 	for row, e := range r {
 		if of, is := strings.CutPrefix(row, floors); is && e.revision > revision {
@@ -245,8 +243,8 @@ func (r recorded) revision() (newest int) {
 	return newest
 }
 
-// compare compares what the database has of a file with the file. Where a newer build has made the functions, one that
-// is not recorded is one that it no longer has: what it made stays in the database.
+// compare returns the condition that one file of this build implies. If a newer build made the functions, one that is
+// not recorded was removed by that build.
 func (r recorded) compare(f file) Condition {
 	e, known := r[f.name]
 	switch {
@@ -265,7 +263,7 @@ func (r recorded) compare(f file) Condition {
 	}
 }
 
-// unknown returns the files of the database that this build does not have, sorted.
+// unknown returns the recorded files that this build lacks, sorted.
 func (r recorded) unknown() (names []string) {
 	for name := range r {
 		if !strings.HasPrefix(name, floors) &&
@@ -277,8 +275,8 @@ func (r recorded) unknown() (names []string) {
 	return names
 }
 
-// ofUnknown returns what a file that this build does not have says of the schema: it comes from a newer build, or is a
-// function that has been taken out since.
+// ofUnknown returns the condition that a recorded file implies if this build lacks it: a newer build added it, or it is
+// a function removed since.
 func (r recorded) ofUnknown(name string) Condition {
 	switch {
 	case isNumbered(name) || r[name].revision > revision:
@@ -290,9 +288,8 @@ func (r recorded) ofUnknown(name string) Condition {
 	}
 }
 
-// state returns the condition of the whole. That a numbered file is edited weighs most, because nothing repairs it;
-// then what is missing, because this build needs it. Which functions a database has says nothing where another build's
-// numbered files are.
+// state returns the condition of the whole. An edited numbered file outranks all, because nothing repairs it; then what
+// is missing, because this build needs it. Where another build's numbered files are applied, functions do not count.
 func (r recorded) state() State {
 	if len(r) == 0 {
 		return State{Condition: Behind}
@@ -328,7 +325,7 @@ func (r recorded) state() State {
 	return State{Condition: Current}
 }
 
-// record stores that files are applied and the floor, and forgets functions and views that are no more.
+// record records the files that are applied and the floor, and removes functions and views that no longer exist.
 func record(ctx context.Context, tx pgx.Tx, applied []file) error {
 	floor, of := release.Floor()
 	names, revisions := []string{floors + of}, []int{floor}
