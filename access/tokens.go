@@ -198,7 +198,7 @@ func (t *Tokens) Create(ctx context.Context, grant Grant) (Token, TokenInfo, err
 	return token, info, nil
 }
 
-// List returns the newest 10,000 tokens, newest first, including those that are no longer valid.
+// List returns the newest 10 000 tokens, newest first, including those that are no longer valid.
 func (t *Tokens) List(ctx context.Context) ([]TokenInfo, error) {
 	rows, err := t.db.ListTokens(ctx, maxListed)
 	if err != nil {

@@ -110,8 +110,8 @@ func (p *process) report(ctx context.Context) Report {
 
 // answersWithoutDatabase reports whether the process only serves requests and has reached its database before. During
 // an outage people can then read the reason, or the pages of a read-only database. A process that has never reached its
-// database may be configured wrongly and must not replace one that works. Nor does a process answer whose login the
-// database has come to refuse, because that is no outage.
+// database may be configured wrongly and must not replace one that works. A process whose login the database now
+// refuses does not answer either: that is no outage.
 func (p *process) answersWithoutDatabase() bool {
 	return p.gate.isOpen() && !slices.ContainsFunc(p.components, func(c *component) bool { return c.needSchema })
 }

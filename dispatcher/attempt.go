@@ -203,7 +203,7 @@ func (a *attempt) age(now time.Time, least time.Duration) time.Duration {
 // size returns how many bytes the settlement moves.
 func (a *attempt) size() int { return len(a.job.Payload) + len(a.job.Result) + a.extra }
 
-// Attrs returns the keys that the three job events have in common.
+// Attrs returns the attributes that all log lines about a job have.
 func (a *attempt) Attrs(event string, more ...slog.Attr) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 6+len(more))
 	attrs = append(attrs,

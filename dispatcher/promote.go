@@ -43,21 +43,21 @@ type promoter struct {
 	keys map[keyName]*due
 }
 
-// due records what a key gives away, and when.
+// due records how many slots of a key are free, and when to look at it.
 type due struct {
 	keyName
-	slots   int32     // that jobs have left, besides those of the look under way
-	times   int       // looks in a row that found something locked
-	again   time.Time // no look begins before
+	slots   int32     // freed by jobs that left, besides those of the look under way
+	times   int       // looks in a row that met a lock
+	again   time.Time // the earliest time of the next look
 	refused error     // why the database has refused to move the key on; nil if it has not
 	look    look
 }
 
 // look is the look under way, or the latest one.
 type look struct {
-	slots   int32 // that it may give away
+	slots   int32 // that it may fill
 	given   int32
-	locked  bool // it has passed by the key, or a job of it
+	locked  bool // it skipped the key or one of its jobs because of a lock
 	refused error
 }
 

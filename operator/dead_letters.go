@@ -124,7 +124,7 @@ type DeadLetterGroup struct {
 }
 
 // DeadLetterGroups counts the dead letters that failed alike, and returns up to limit groups, the largest first (0
-// means 50; at most 200). It reads all dead letters: 200,000 take about a second, and after ten seconds it gives up.
+// means 50; at most 200). It reads all dead letters: 200 000 take about a second, and after ten seconds it gives up.
 // CreatedSince and CreatedUntil limit how many it reads.
 func (o *Operator) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, limit int) ([]DeadLetterGroup, error) {
 	return o.GrowingDeadLetterGroups(ctx, f, 0, limit)

@@ -23,7 +23,7 @@ const (
 var (
 	// ErrNoJobsToReplay reports that no job of the history matches.
 	ErrNoJobsToReplay = errors.New("no job in the history matches")
-	// ErrTooManyToReplay reports that a replay of jobs would store more than 20,000 of them, or 64 MiB.
+	// ErrTooManyToReplay reports that a replay of jobs would store more than 20 000 of them, or 64 MiB.
 	ErrTooManyToReplay = errors.New("more than 20 000 jobs or 64 MiB: name a shorter time")
 )
 

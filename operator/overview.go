@@ -43,7 +43,7 @@ type Recent struct {
 }
 
 const (
-	// countedBlocks is how much of the table is counted: about 30,000 jobs.
+	// countedBlocks is how much of the table is counted: about 30 000 jobs.
 	countedBlocks = 1024
 	// recentBlocks is how many blocks at the end of today's history are read.
 	recentBlocks = 64
@@ -77,7 +77,7 @@ func (v Overview) OldestDue() (oldest time.Time) {
 // Overview summarizes all jobs: those of all tenants, unless row security restricts the pool's login to the tenant of
 // the context (see [WithTenant]). With more than some ten thousand open jobs it counts a sample of the table, accurate
 // to a few per cent, so a queue with few jobs may be missing or slightly off. It counts running jobs and dead letters
-// in full up to 10,000, and never misses a queue that has due jobs.
+// in full up to 10 000, and never misses a queue that has due jobs.
 func (o *Operator) Overview(ctx context.Context) (v Overview, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

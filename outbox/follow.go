@@ -20,7 +20,7 @@ import (
 //
 // A request that is not acceptable gets [*InvalidError]s, joined, and adds nothing; the same goes for more than 100
 // follow-ups, or more than 4 MiB of payloads and headers. After the handler has returned or called Complete, Then
-// returns an error. It is safe for concurrent use. Options.Protect has until the attempt's context ends.
+// returns an error. It is safe for concurrent use. The attempt's context limits how long Options.Protect may take.
 func (c *Claimed) Then(args Args, opts Options) (ID, error) {
 	var errs []error
 	if opts.IdempotencyKey != "" {

@@ -1,7 +1,7 @@
 -- name: CancelJob :one
 -- CancelJob cancels a job and returns its status before and after, "" if there is no such open job. It records the act
--- in the audit. It leaves an open job alone, and returns its status with excluded set, if its status is not one of
--- @among, should there be any, or its epoch is not @at_epoch, should that not be NULL.
+-- in the audit. If @among is not empty and lacks the job's status, or @at_epoch is not NULL and differs from its epoch,
+-- it changes nothing and returns the status with excluded set.
 WITH found AS MATERIALIZED ( -- locked, as outbox.cancel does: it finds the job in this status
     SELECT jobs.status, jobs.epoch
     FROM outbox.jobs
@@ -19,8 +19,8 @@ SELECT coalesce((SELECT found.status FROM found)::text, '')::text AS was,
        EXISTS (SELECT FROM excluded) AS excluded;
 
 -- name: ReleaseJob :one
--- ReleaseJob lets a held job run and returns the status in which it found it, "" if the job is not open, or if its
--- epoch is not @at_epoch, should that not be NULL. It records the act in the audit.
+-- ReleaseJob lets a held job run and returns the status in which it found it, "" if the job is not open. It records the
+-- act in the audit. If @at_epoch is not NULL and differs from the job's epoch, it changes nothing and returns "".
 WITH found AS MATERIALIZED ( -- locked first: the comparison needs the present row, not the snapshot's
     SELECT jobs.epoch
     FROM outbox.jobs

@@ -163,8 +163,8 @@ LIMIT @max_rows;
 -- RetryJob makes a dead letter pending again with all its attempts, or a waiting job due at once, and wakes the
 -- dispatchers. It raises the epoch, so that no earlier worker of the job can write any more. A job whose deadline has
 -- passed stays unchanged: it would expire instead. It returns the status that it found, and whether it moved the job;
--- nothing if the job is not open. It leaves a job alone if its status is not one of @among, should there be any, or its
--- epoch is not @at_epoch, should that not be NULL.
+-- nothing if the job is not open. If @among is not empty and lacks the job's status, or @at_epoch is not NULL and
+-- differs from its epoch, it changes nothing.
 WITH found AS MATERIALIZED (
     SELECT jobs.id, jobs.status, jobs.epoch, jobs.deadline <= statement_timestamp() AS is_late, jobs.attempt,
            jobs.lost_leases, jobs.run_at, jobs.last_error_code

@@ -21,10 +21,10 @@ import (
 const (
 	deadlineIdle    = 10 * time.Minute
 	deadlineSlow    = time.Minute            // replaces deadlineIdle where looking far back takes long
-	deadlinePoll    = 800 * time.Millisecond // while not listening, or after a deadline was seen, for:
+	deadlinePoll    = 800 * time.Millisecond // while not listening, and for deadlineMemory after a deadline was seen
 	deadlineMemory  = time.Minute
-	wholeLook       = 7                      // one in so many looks goes far back, unless
-	wholeLookCost   = 20 * time.Millisecond  // the latest one took longer
+	wholeLook       = 7                      // one in so many looks goes far back
+	wholeLookCost   = 20 * time.Millisecond  // if the latest such look took longer, no look goes far back
 	deadlineSpacing = 500 * time.Millisecond // between passes, however many wake-ups arrive
 	// deadlinePatience is how long a running job stays with its worker, which stops the handler on its own and records
 	// the handler's error.

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	wedgedAfter   = 30 * time.Second // for so long a listener may keep the server waiting,
-	vanishedAfter = 30 * time.Second // and an idle transaction a job whose lease has lapsed
+	wedgedAfter   = 30 * time.Second // how long a listener may keep the server waiting
+	vanishedAfter = 30 * time.Second // how long an idle transaction may lock a job whose lease has lapsed
 )
 
 // suspect is a listener for which the server was waiting at the last look.

@@ -30,7 +30,7 @@ type Config struct {
 	// it, are published again, with the same ids; 0 means 5 min. A switchover without loss repeats nothing.
 	FailoverRewind time.Duration
 	// MaxHeld limits the open jobs of a sink: messages that it has refused, later messages of the same keys, and dead
-	// letters. Beyond it the sink stops; 0 means 10,000.
+	// letters. Beyond it the sink stops; 0 means 10 000.
 	MaxHeld int
 	// PollInterval is the time between looks at the log while Wake is reliable; 0 means 5 s. While it is not, the
 	// interval is 100 ms.

@@ -54,7 +54,7 @@ type hole struct {
 }
 
 // maxHoles limits the holes of a sink; beyond it the sink reads nothing newer and waits for the transactions. While one
-// transaction stays open, each one that is rolled back leaves a hole: 50 a second make 30,000 in ten minutes. Storing
+// transaction stays open, each one that is rolled back leaves a hole: 50 a second make 30 000 in ten minutes. Storing
 // the maximum takes 450 ms of the server and 790 kB of WAL each time, and a tenth of the holes a tenth of that: see
 // storePause. In memory a look takes some milliseconds. Tests set a lower limit.
 var maxHoles = 100_000

@@ -85,9 +85,9 @@ func (s Schedule) CreateIn(ctx context.Context, tx pgx.Tx, by string) (next time
 	return s.storeFor(ctx, tx, p, by, clock.Time, ErrExists)
 }
 
-// Precheck validates the payload that a schedule would have after the edit. ChangeIn does so as well, while it holds
-// the schedule's row, which a validation must not hold up that waits for others: let Check remember what it has
-// accepted. Without a Check, Precheck does nothing. It exists for package operator.
+// Precheck validates the payload that a schedule would have after the edit. ChangeIn validates it again while it holds
+// the schedule's row: a Check that waits for others should remember what it has accepted. Without a Check, Precheck
+// does nothing. It exists for package operator.
 func (e Edit) Precheck(ctx context.Context, db outbox.DB, tenant outbox.ID, name string) error {
 	if e.Check == nil {
 		return nil

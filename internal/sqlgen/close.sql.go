@@ -45,8 +45,8 @@ type CancelJobRow struct {
 }
 
 // CancelJob cancels a job and returns its status before and after, "" if there is no such open job. It records the act
-// in the audit. It leaves an open job alone, and returns its status with excluded set, if its status is not one of
-// @among, should there be any, or its epoch is not @at_epoch, should that not be NULL.
+// in the audit. If @among is not empty and lacks the job's status, or @at_epoch is not NULL and differs from its epoch,
+// it changes nothing and returns the status with excluded set.
 func (q *Queries) CancelJob(ctx context.Context, arg CancelJobParams) (CancelJobRow, error) {
 	row := q.db.QueryRow(ctx, CancelJob,
 		arg.ID,
@@ -345,8 +345,8 @@ type ReleaseJobParams struct {
 	Reason    string
 }
 
-// ReleaseJob lets a held job run and returns the status in which it found it, "" if the job is not open, or if its
-// epoch is not @at_epoch, should that not be NULL. It records the act in the audit.
+// ReleaseJob lets a held job run and returns the status in which it found it, "" if the job is not open. It records the
+// act in the audit. If @at_epoch is not NULL and differs from the job's epoch, it changes nothing and returns "".
 func (q *Queries) ReleaseJob(ctx context.Context, arg ReleaseJobParams) (string, error) {
 	row := q.db.QueryRow(ctx, ReleaseJob,
 		arg.AtEpoch,
