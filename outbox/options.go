@@ -22,9 +22,9 @@ type Options struct {
 	MaxAttempts int
 	// Timeout is the time of one attempt, 1 µs to 100 years; 0 means that of the kind, or else Config.Timeout of the
 	// process (5 min).
-	Timeout     time.Duration
-	Backoff     Backoff       // the waits between attempts; nil means the kind's backoff
-	Key         KeyRules      // limits which jobs it may run alongside; zero means a job without a key
+	Timeout time.Duration
+	Backoff Backoff  // the waits between attempts; nil means the kind's backoff
+	Key     KeyRules // limits which jobs it may run alongside; zero means a job without a key
 	// IdempotencyKey is unique per tenant and kind, at most 512 bytes: a repeat changes nothing and returns the first
 	// job's id.
 	IdempotencyKey string
