@@ -40,7 +40,7 @@ type NewJob struct {
 type KeyRules struct {
 	MaxActive        int     `json:"maxActive,omitempty"`
 	Ordered          bool    `json:"ordered,omitempty"`          // start only as the first unfinished one
-	Sequence         int64   `json:"sequence,omitempty"`         // position in that order; 0 orders by time of storing
+	Sequence         int64   `json:"sequence,omitempty"`         // position in that order; 0 orders by commit
 	OnDeath          string  `json:"onDeath,omitempty"`          // skip or park; "" makes those behind it wait
 	ParkAfterSeconds float64 `json:"parkAfterSeconds,omitempty"` // with park
 	OnLapse          string  `json:"onLapse,omitempty"`          // fail-stale or block; "" runs it again

