@@ -39,15 +39,23 @@ OURS    := $(shell git ls-files -co --exclude-standard '*.go' 2>/dev/null | grep
 
 .PHONY: help
 help: ## print this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
+	@echo 'Variables:'
+	@echo '  PG=18                    test on this major version of Postgres, 15 to 18; fetched if it is not installed'
+	@echo '  ROWS="A2 A5" SEED=7      verify, soak: only these rows; repeat a run (SEED: upgrade-test, too)'
+	@echo '  FUZZTIME=60s ONLY=Cron   fuzz: time for each target; only these targets'
+	@echo '  STAY=1                   demo: the shop alone, left running'
+	@echo '  FRESH=1                  docs: fail if the committed site is not of these pages'
+	@echo '  RECORD=FILE              mutants: continue a run that was broken off'
+	@echo '  PLATFORMS="linux/amd64 linux/arm64" VERSION=v0.1.0   release, sbom, image, deb'
 
 .PHONY: demo
-demo: ## the example shop: orders, two workers, a kill -9, and the proof; then its events through NATS (STAY=1: the shop alone, left running)
+demo: ## the example shop, a kill -9, and the proof; then its events through NATS
 	@$(GO) run ./examples/shop demo $(if $(STAY),--stay)
 	@$(if $(STAY),,$(GO) run ./examples/events)
 
 .PHONY: test
-test: build ## every test, scorecard and integration stories included, on a real Postgres (PG=15 … PG=18 chooses which)
+test: build ## every test, scorecard and integration stories included, on a real Postgres
 	$(call tests,$(CGO)) --packages="$(RACED)" -- $(FLAGS) $(RACE) -skip '$(IN_TURN)'
 	$(call tests,0) --packages="$(OTHERS)" -- $(FLAGS) -skip '^TestScorecard$$'
 	$(MAKE) --no-print-directory -j 2 test-browser test-in-turn $(MODULES)
@@ -68,27 +76,27 @@ $(MODULES): test-in/%:
 	$(GO) test -C $* -count=1 $(QUICK) ./...
 
 .PHONY: test-docker
-test-docker: ## some of them on a Postgres in a container, with testcontainers (needs a container engine)
+test-docker: ## some of them on a Postgres in a container (needs a container engine)
 	@GO="$(GO)" internal/pgdocker/test.sh
 
 .PHONY: test-quorum
-test-quorum: ## what a sink promises, on quorum queues of RabbitMQ, which is killed again and again; ten minutes
+test-quorum: ## what a sink promises, on quorum queues of RabbitMQ that are killed; ten minutes
 	POSTHASTE_QUORUM=on POSTHASTE_BROKERS=required $(GO) test -count=1 -timeout 30m -run TestConformance ./relay/amqp
 
 .PHONY: fuzz
-fuzz: ## random input for everything that reads what others wrote, FUZZTIME=60s for each target (ONLY=Cron: some of them)
+fuzz: ## random input for every parser of external input
 	@GO="$(GO)" FUZZTIME="$(FUZZTIME)" ONLY="$(ONLY)" .ci/fuzz
 
 .PHONY: zones
-zones: ## schedules over every change of the clocks of every zone, 1990 to 2037 (make test takes a sample); some minutes
+zones: ## schedules over every change of the clocks of every zone; some minutes
 	POSTHASTE_SCHEDULE_ZONES=on $(GO) test -count=1 -v -run TestTicksAgreeWithAClockThatIsWatched ./schedule
 
 .PHONY: drain
-drain: ## ten processes of the API replaced behind a proxy that notices after three seconds, at 200 requests a second (make test replaces two)
+drain: ## ten processes of the API replaced behind a slow proxy, under load
 	POSTHASTE_DRAIN=long $(GO) test -count=1 -v -run TestNoRequestFailsWhileProcessesAreReplaced ./cmd/posthaste
 
 .PHONY: model
-model: ## the lease protocol, every state of it, with spin (docs/model)
+model: ## every state of the lease protocol, with spin (docs/model)
 	$(GO) test -count=1 -v ./docs/model -leases 4 -planted
 
 .PHONY: build
@@ -100,7 +108,7 @@ build: ## bin/posthaste and bin/posthaste-proof
 check: generated-sum fmt-diff vet build ## what every commit passes before its tests: generated code, format, vet, staticcheck
 
 .PHONY: generate
-generate: ## internal/sqlgen from queries/, migrations/ and the list of a job's columns (internal/jobcolumns); console/*_templ.go from its templates
+generate: ## internal/sqlgen, the lists of a job's columns, and console/*_templ.go
 	$(GO) run ./internal/jobcolumns
 	$(SQLC) generate
 	$(TEMPL) generate -path console -log-level error
@@ -119,21 +127,21 @@ assets: ## the files that console/assets/vendor.txt lists, from npm
 	console/assets/fetch.sh
 
 .PHONY: screenshots
-screenshots: ## docs/operate/console/*.png: every page of the console in chromium, light, dark and narrow; the first ones also empty, and with many problems
+screenshots: ## docs/operate/console/*.png: every page of the console in chromium
 	POSTHASTE_BROWSER=required $(GO) test -C console/browsertest -count=1 -run TestScreenshots -screenshots $(CURDIR)/docs/operate/console .
 
 .PHONY: dashboards
-dashboards: ## deploy/grafana/*.json, of the program beside them; the chart's copies of them and of the alerts
+dashboards: ## deploy/grafana/*.json, and the chart's copies of them and of the alerts
 	$(GO) run ./deploy/grafana deploy/grafana
 	cp deploy/grafana/*.json deploy/prometheus/posthaste.rules.yml deploy/helm/posthaste/files/
 
 .PHONY: docs
-docs: ## the manual as a site, with dead links an error, and its tests: docs/site/site.zip.zst, which posthaste docs serves (FRESH=1: fail if that was not of these pages)
+docs: ## the manual as a site, docs/site/site.zip.zst, and its tests
 	$(GO) run ./docs/site/build $(if $(FRESH),-fresh)
 	$(GO) test ./docs ./docs/site
 
 .PHONY: docs-reference
-docs-reference: ## the parts of the manual that are generated, from the schema and from the program
+docs-reference: ## the generated parts of the manual, from the schema and the program
 	$(GO) test -count=1 ./docs -run 'Postgres|Picture|Errors|Routes' -update
 	$(GO) test -count=1 ./cmd/posthaste -run Reference -update-reference
 	$(GO) test -count=1 ./app -run Reference -update-reference
@@ -158,25 +166,25 @@ staticcheck:
 	$(LINT) staticcheck ./...
 
 .PHONY: mutants
-mutants: ## plant bugs into our own code, one at a time: which check catches each? Writes docs/mutants.md (RECORD=bin/mutants.jsonl goes on where a run was broken off)
+mutants: ## plant bugs one at a time, and write to docs/mutants.md which check catches each
 	$(GO) run ./internal/pgtest/withserver -- $(GO) run ./internal/mutants/run -write docs/mutants.md $(if $(RECORD),-record $(RECORD))
 	$(GO) run ./internal/pgtest/withserver -- $(GO) test -count=1 ./internal/verify/lease -run '^TestPlantedErrorsAreFound$$' -planted
 	POSTHASTE_BROWSER=required $(GO) test -C console/browsertest -count=1 -timeout 30m -parallel 6 -run '^Test(Live|AMachineThatSleeps|EachCheckFindsWhatItLooksFor)$$' -planted .
 
 .PHONY: bench
-bench: ## this project and its peers, in turns: prints the table, writes docs/benchmarks.md (needs a quiet machine, a quarter of an hour)
+bench: ## this project and its peers in turns: docs/benchmarks.md (a quiet machine, 15 minutes)
 	cd bench && $(GO) run .
 
 .PHONY: verify
-verify: build ## every row of the scorecard, small: kill, cut, crash, and check (ROWS="A2 A5", SEED=7)
+verify: build ## every row of the scorecard, small: kill, cut, crash, and check
 	bin/posthaste-proof verify $(ROWS) $(if $(SEED),--seed $(SEED))
 
 .PHONY: upgrade-test
-upgrade-test: build ## the release before and this build side by side on this build's schema, under kill -9 (SEED=7)
+upgrade-test: build ## the previous release and this build side by side, under kill -9
 	@GO="$(GO)" internal/verify/upgrade.sh $(if $(SEED),--seed $(SEED))
 
 .PHONY: soak
-soak: build ## the same with the scorecard's own figures (hours); the records go to bin/soak
+soak: build ## the scorecard at its full size (hours); the records go to bin/soak
 	bin/posthaste-proof verify $(ROWS) --tier S --out bin/soak $(if $(SEED),--seed $(SEED))
 
 # What is released is built by the toolchain that has the fixes of the standard library: go fetches it if need be.
@@ -192,30 +200,31 @@ REVISION  ?= $(shell git rev-parse HEAD 2>/dev/null)
 # What packs an image has zstd's own library, which needs a C compiler; nothing that is packed does.
 # The tests read files outside their modules, which go does not look at before it repeats a result: hence -count=1.
 .PHONY: deploy-check
-deploy-check: ## what is shipped beside the program: what packs it, the chart, rules and boards (with promtool, if it is there)
+deploy-check: ## tests of the chart, rules, boards and packaging (with promtool, if it is there)
 	CGO_ENABLED=1 $(GO) vet -C deploy/release ./...
 	CGO_ENABLED=1 $(GO) test -C deploy/release -count=1 -vet=off ./...
+	$(GO) vet -C deploy/helm ./...
 	$(GO) test -C deploy/helm -count=1 -vet=off ./...
 	$(GO) test -vet=off -skip '^TestLive' ./deploy/... # make test has a minute for the demo under Prometheus
 
 .PHONY: release
-release: ## bin/release/OS_ARCH/posthaste as it is released: stripped, without paths of this machine, by the toolchain of releases
+release: ## bin/release/OS_ARCH/posthaste as it is released
 	@set -e; for p in $(PLATFORMS); do \
 		GOOS=$${p%/*} GOARCH=$${p#*/} $(RELEASE) build -trimpath -buildvcs=auto -tags=$(TAGS) -ldflags '-s -w -X main.version=$(VERSION)' \
 			-o bin/release/$${p%/*}_$${p#*/}/posthaste ./cmd/posthaste; done
 
 .PHONY: sbom
-sbom: release ## beside each released binary what it is made of: posthaste.cdx.json (CycloneDX), and THIRD_PARTY.txt with all licences
+sbom: release ## the parts and licences of each released binary, beside it
 	@$(GO) -C deploy/release mod download golang.org/x/crypto/x509roots/fallback # the image's certificates are a part, too
 	@set -e; for p in $(PLATFORMS); do d=bin/release/$${p%/*}_$${p#*/}; \
 		$(GO) run -C deploy/release ./parts -source $(CURDIR) -out $(CURDIR)/$$d -version $(VERSION) $(CURDIR)/$$d/posthaste; done
 
 .PHONY: licences
-licences: sbom ## what sbom writes, and where THIRD_PARTY.txt is: the licences of all parts of each released binary
+licences: sbom ## sbom, and print where the licences are
 	@printf '%s\n' $(foreach p,$(PLATFORMS),bin/release/$(subst /,_,$(p))/THIRD_PARTY.txt)
 
 .PHONY: image
-image: sbom ## bin/image, an OCI layout, and bin/image.tar for docker load, made without an engine; prints the digests
+image: sbom ## bin/image, an OCI layout, and bin/image.tar for docker load; needs no engine
 	@CGO_ENABLED=1 $(GO) run -C deploy/release ./image -out $(CURDIR)/bin/image -version $(VERSION) \
 		-revision "$(REVISION)" -doc $(CURDIR)/LICENSE -docs image \
 		$(foreach p,$(PLATFORMS),$(p)=$(CURDIR)/bin/release/$(subst /,_,$(p))/posthaste) >bin/image.digest
@@ -228,20 +237,20 @@ deb: sbom ## bin/release/posthaste_ARCH.deb: the program, its systemd unit and s
 			-out $(CURDIR)/bin/release/posthaste_$${p#*/}.deb $${p#*/}=$$d/posthaste; done
 
 .PHONY: deb-test
-deb-test: deb ## dpkg installs the package in a folder, upgrades, removes and purges it (needs dpkg, and root)
+deb-test: deb ## install, upgrade, remove and purge the package in a folder (needs dpkg, and root)
 	@deploy/release/deb/test.sh
 
 # The database of vulnerabilities is a module, too: raise its version to hear of new ones.
 VULNDB    = golang.org/x/vulndb@v0.0.0-20261105234957-e22db6528018
 
 .PHONY: vuln
-vuln: ## no known vulnerability is in what the released program calls, by the database of a pinned day, offline once that is fetched
+vuln: ## check the released program against a pinned Go vulnerability database
 	@$(RELEASE) build -trimpath -tags=$(TAGS) -o bin/release/unstripped/posthaste ./cmd/posthaste # the symbols say what is linked
 	@db=$$($(GO) mod download -json $(VULNDB) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p') && test -n "$$db" && \
 		$(GO) tool -C deploy/release govulncheck -db "file://$$db/data/osv" -mode binary $(CURDIR)/bin/release/unstripped/posthaste
 
 .PHONY: image-test
-image-test: ## the image in a container: read-only, as nobody, healthy, and 0 after SIGTERM (needs a container engine)
+image-test: ## the image in a container: read-only, as nobody, 0 after SIGTERM (needs an engine)
 	@GO="$(GO)" deploy/release/image/test.sh
 
 .PHONY: clean
