@@ -43,3 +43,18 @@ func ExampleHandleMany() {
 	fmt.Println(mux.Kinds())
 	// Output: [document.index]
 }
+
+// How does a batch stop the work for one of its jobs, which was cancelled, and go on with the others?
+func ExampleJobContext() {
+	var mux dispatcher.Mux
+	dispatcher.HandleMany(&mux, func(ctx context.Context, jobs []*outbox.Job[IndexDocument]) []error {
+		outcomes := make([]error, len(jobs))
+		for i, job := range jobs {
+			jobCtx := dispatcher.JobContext(ctx, job.Claimed) // ctx itself ends with the whole batch
+			_, outcomes[i] = index(jobCtx, []int64{job.Args.ID})
+		}
+		return outcomes
+	}, dispatcher.BatchConfig{Max: 500, Wait: 100 * time.Millisecond})
+	fmt.Println(mux.Kinds())
+	// Output: [document.index]
+}

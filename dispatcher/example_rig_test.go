@@ -15,8 +15,7 @@ import (
 
 // work makes a handler do one job, on a database of its own.
 func work[T outbox.Args](args T, handler func(context.Context, *outbox.Job[T]) error) {
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
+	ctx := context.Background()
 	pool, end := pgtest.Example()
 	defer end()
 	if _, err := outbox.Enqueue(ctx, pool, args, outbox.Options{}); err != nil {
@@ -24,7 +23,14 @@ func work[T outbox.Args](args T, handler func(context.Context, *outbox.Job[T]) e
 	}
 	var mux dispatcher.Mux
 	dispatcher.Handle(&mux, handler, dispatcher.KindConfig{Backoff: dispatcher.Waits(0)})
-	d, err := dispatcher.New(pool, &mux, dispatcher.Config{})
+	workOne(ctx, &mux, pool)
+}
+
+// workOne runs a dispatcher until a job has closed.
+func workOne(ctx context.Context, mux *dispatcher.Mux, pool *pgxpool.Pool) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	d, err := dispatcher.New(pool, mux, dispatcher.Config{})
 	if err != nil {
 		panic(err)
 	}

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/posthaste-dev/posthaste/dispatcher"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -67,4 +70,41 @@ func ExampleStep() {
 	// opening a ticket
 	// attempt 1 has ticket T-1
 	// attempt 2 has ticket T-1
+}
+
+// How does a job change my tables exactly once, although its later part fails and is tried again?
+func ExampleStepTx() {
+	ctx := context.Background()
+	pool, end := pgtest.Example()
+	defer end()
+	if _, err := pool.Exec(ctx, `CREATE TABLE imported (rows integer)`); err != nil {
+		panic(err)
+	}
+	var mux dispatcher.Mux
+	dispatcher.Handle(&mux, func(ctx context.Context, job *outbox.Job[Import]) error {
+		rows, err := dispatcher.StepTx(ctx, job.Claimed, pool, "insert", func(ctx context.Context, tx pgx.Tx) (int, error) {
+			_, err := tx.Exec(ctx, `INSERT INTO imported VALUES ($1)`, job.Args.Rows)
+			return job.Args.Rows, err // commits with the step's result
+		})
+		if err != nil {
+			return err
+		}
+		fmt.Println("attempt", job.Attempt, "has", rows, "rows")
+		if job.Attempt == 1 {
+			return errors.New("the mail server is away")
+		}
+		return nil
+	}, dispatcher.KindConfig{Backoff: dispatcher.Waits(0)})
+
+	if _, err := outbox.Enqueue(ctx, pool, Import{Rows: 5}, outbox.Options{}); err != nil {
+		panic(err)
+	}
+	workOne(ctx, &mux, pool)
+	var times int
+	err := pool.QueryRow(ctx, `SELECT count(*) FROM imported`).Scan(&times)
+	fmt.Println("imported", times, "time", err)
+	// Output:
+	// attempt 1 has 5 rows
+	// attempt 2 has 5 rows
+	// imported 1 time <nil>
 }

@@ -52,7 +52,7 @@ type KeyRules struct {
 	ParkAfter time.Duration // how long the jobs behind wait before the key is parked; needs OnDeath ParkKey
 	OnLapse   LapsePolicy   // what happens to the job when its lease lapses; "" runs it again
 	// MaxQueued is how many jobs of the key may wait at once, this one included: at most 100 000; 0 means any number.
-	// It needs [Submit] and excludes Options.IdempotencyKey.
+	// It excludes Options.IdempotencyKey. See [Submit].
 	MaxQueued int
 	WhenFull  DepthPolicy // what happens to the job if MaxQueued already wait; "" does not store it. Needs MaxQueued
 }

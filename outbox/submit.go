@@ -32,8 +32,8 @@ type Submitted struct {
 	Queued   int  // how many jobs of the key waited before
 }
 
-// QueueFullError reports that as many jobs of a key wait as the request allows. Nothing was stored, and the caller's
-// transaction is still usable.
+// A QueueFullError is returned by [Enqueue] if as many jobs of a key wait as the request allows. Nothing was stored,
+// and the caller's transaction is still usable.
 type QueueFullError struct {
 	Queue, Key string
 	Queued     int

@@ -2,9 +2,11 @@ package outbox_test
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -24,4 +26,26 @@ func ExampleClaimed_Tx() {
 			return job.Complete(ctx, tx)
 		})
 	}
+}
+
+// How does a request of one tenant enqueue, so that the database lets it see and store nothing of another?
+func ExampleInTenant() {
+	ctx := context.Background()
+	pool, end := pgtest.Example()
+	defer end()
+	acme := outbox.NewID()
+
+	err := outbox.InTenant(ctx, pool, acme, func(tx pgx.Tx) error {
+		var bound string // what policies of your tables compare with
+		if err := tx.QueryRow(ctx, `SELECT current_setting('app.tenant_id')`).Scan(&bound); err != nil {
+			return err
+		}
+		fmt.Println(bound == acme.String())
+		_, err := outbox.Enqueue(ctx, tx, sendInvoice{7}, outbox.Options{Tenant: acme})
+		return err
+	})
+	fmt.Println(openJobs(ctx, pool), err)
+	// Output:
+	// true
+	// 1 <nil>
 }

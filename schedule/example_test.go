@@ -73,3 +73,16 @@ func ExampleSchedule_Validate() {
 	// schedule "backup": expression.minute is "61": "61" is not a number from 0 to 59
 	// schedule "backup": expression is "0 0 30 2 *", which never comes
 }
+
+// How does a report cover the day for which it was due, although it runs late or again?
+func ExampleTickOf() {
+	var mux dispatcher.Mux
+	dispatcher.Handle(&mux, func(_ context.Context, job *outbox.Job[SalesReport]) error {
+		until := time.Now() // of a job that somebody enqueued
+		if tick, ok := schedule.TickOf(job.Claimed); ok {
+			until = tick.At // the same in each attempt
+		}
+		fmt.Println("sales in the", job.Args.Region, "from", until.AddDate(0, 0, -1), "until", until)
+		return nil
+	})
+}
