@@ -20,7 +20,7 @@ func (Quote) Kind() string { return "order.quote" }
 
 type Price struct{ Cents int }
 
-// How does a handler leave a result with its job? Package await has callers that wait for it.
+// How does a handler leave a result with its job? With package await, callers wait for it.
 func ExampleHandleResult() {
 	ctx := context.Background()
 	pool, end := pgtest.Example()

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	lockID    = 0x6f7574626f78 // "outbox": the advisory lock of whoever migrates
+	lockID    = 0x6f7574626f78 // "outbox": the advisory lock of a process that migrates
 	lockRetry = 100 * time.Millisecond
 
 	patience = 2 * time.Minute // how long Up tries to get the locks of tables

@@ -32,7 +32,7 @@ func ApplyNumbered(ctx context.Context, pool *pgxpool.Pool) error {
 	provider, err := goose.NewProvider(goose.DialectPostgres, db, migrations.FS,
 		goose.WithSessionLocker(new(migrations.SessionLock)),
 		goose.WithDisableGlobalRegistry(true),
-		goose.WithAllowOutofOrder(true), // numbered files that were developed at the same time do not depend on each other
+		goose.WithAllowOutofOrder(true), // numbered files that were written at the same time are independent
 		goose.WithTableName(migrations.VersionTable))
 	if err != nil {
 		return err
