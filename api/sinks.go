@@ -11,7 +11,7 @@ import (
 // Sink is the progress of publishing events to a broker.
 type Sink struct {
 	Sink        string    `json:"sink"`
-	State       string    `json:"state" enum:"publishing,away,stuck,paused,waiting" doc:"away: the broker, or a destination, accepts nothing; messages to other destinations continue. stuck: it refuses more messages than may be held. waiting: no process publishes to it"`
+	State       string    `json:"state" enum:"publishing,away,stuck,paused,waiting" doc:"away: the broker, or a destination, accepts nothing; messages to other destinations continue. stuck: it refuses more messages than may be held, or more wait for a destination than may. waiting: no process publishes to it"`
 	Owner       string    `json:"owner,omitempty" doc:"The publishing process"`
 	Published   int64     `json:"published" doc:"Messages published so far; after a crash some may be counted twice"`
 	Lag         int64     `json:"lag" doc:"Positions between that of the sink and the end of the log; some have no event"`

@@ -111,6 +111,8 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		"a paused sink":      {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', 'o', now() + interval '5 minutes', NULL, NULL, NULL, now())`, "sinks", Warning, "sink s is paused since"},
 		"a sink away":        {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', 'o', now() + interval '5 minutes', now(), 'relay_unavailable', 'refused', NULL)`, "sinks", Problem, "sink s stands still since"},
 		"a destination away": {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', 'o', now() + interval '5 minutes', now(), 'relay_full', 'no room', NULL)`, "sinks", Problem, "sink s publishes nothing to a destination since"},
+		"too many are held":  {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', 'o', now() + interval '5 minutes', now(), 'relay_stuck', 'key "k"', NULL)`, "sinks", Problem, "(relay_stuck): key \"k\": replay or dismiss what it has refused, first of the key"},
+		"too many wait":      {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', 'o', now() + interval '5 minutes', now(), 'relay_waiting', '50000 messages', NULL)`, "sinks", Problem, "because too many messages wait for a destination"},
 		"nobody's sink":      {`INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload, at) VALUES (outbox.uuid_v7(), outbox.uuid_v7(), 't', 'text/plain', '', now() - interval '2 minutes'); INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, away_message, paused_at) VALUES ('s', NULL, NULL, now() - interval '2 minutes', 'relay_full', 'no room', NULL)`, "sinks", Problem, "nobody publishes to sink s"},
 		"a bridge away":      {`INSERT INTO outbox.inbox_positions (consumer, source, partition, position, lease_expires_at, away_since, away_message) VALUES ('-bridge', 'b', 0, 7, now() + interval '5 minutes', now() - interval '2 minutes', 'no room')`, "bridges", Problem, "bridge b has stored nothing since"},
 		"nobody's bridge":    {`INSERT INTO outbox.inbox_positions (consumer, source, partition, position, moved_at) VALUES ('-bridge', 'b', 0, 7, now())`, "bridges", Warning, "nobody fetches the messages of bridge b"},
@@ -135,7 +137,8 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 			}
 		}
 		for _, f := range findings {
-			if f.Question == want.question && f.Severity == want.severity && strings.Contains(f.What, want.want) && f.Do != "" {
+			if f.Question == want.question && f.Severity == want.severity && f.Do != "" &&
+				strings.Contains(f.What+": "+f.Do, want.want) {
 				return
 			}
 		}

@@ -13,6 +13,12 @@ import (
 // has died.
 const sinkPatience = time.Minute
 
+// These equal relay.CodeStuck and relay.CodeWaiting.
+const (
+	codeStuck   = "relay_stuck"
+	codeWaiting = "relay_waiting"
+)
+
 // sinks checks whether events are published.
 func (e *examination) sinks(ctx context.Context) error {
 	sinks, err := operator.New(e.target.Pool).Sinks(ctx)
@@ -30,13 +36,21 @@ func (e *examination) sinks(ctx context.Context) error {
 		case late && isOfDestination(s.AwayCode):
 			e.find(Problem, fmt.Sprintf("sink %s publishes nothing to a destination since %s (%s): %s", s.Name,
 				s.AwaySince.UTC().Format(time.RFC3339), s.AwayCode, s.AwayReason),
-				"mend the destination or the route: messages to others go on while at most 10 000 wait")
+				"mend the destination or the route: messages to others go on while at most 50 000 wait, or 256 MiB of them")
+		case late && s.AwayCode == codeWaiting:
+			e.find(Problem, fmt.Sprintf("sink %s stands still since %s, because too many messages wait for a destination "+
+				"(%s): %s", s.Name, s.AwaySince.UTC().Format(time.RFC3339), s.AwayCode, s.AwayReason),
+				"mend the destination, or give its topics a sink of their own: docs/operate/runbooks.md#posthasterelaylate")
+		case late && s.AwayCode == codeStuck:
+			e.find(Problem, fmt.Sprintf("sink %s stands still since %s (%s): %s", s.Name,
+				s.AwaySince.UTC().Format(time.RFC3339), s.AwayCode, s.AwayReason),
+				"replay or dismiss what it has refused, first of the key that it names: posthaste dlq list --kind relay:"+
+					s.Name+" --key KEY; posthaste dlq replay JOB-ID")
 		case late && !s.AwaySince.IsZero():
 			e.find(Problem, fmt.Sprintf("sink %s stands still since %s (%s): %s", s.Name,
 				s.AwaySince.UTC().Format(time.RFC3339), s.AwayCode, s.AwayReason),
-				"mend the broker or the route; if it is stuck, replay or dismiss what it has refused: "+
-					"posthaste dlq list --kind relay:"+s.Name+
-					"; if it waits for holes in the log, end the transactions that are open: pg_stat_activity")
+				"mend the broker or the route; if it waits for holes in the log, end the transactions that are open: "+
+					"pg_stat_activity")
 		case late && s.Owner == "":
 			e.find(Problem, fmt.Sprintf("nobody publishes to sink %s, and the oldest event waits for %s", s.Name,
 				span(waits)),

@@ -71,18 +71,21 @@ func (o *Operator) Sink(ctx context.Context, name string) (Sink, error) {
 	return Sink{}, fmt.Errorf("sink %s: %w", name, ErrSinkNotFound)
 }
 
-// codeStuck equals relay.CodeStuck.
-const codeStuck = "relay_stuck"
+// These equal relay.CodeStuck and relay.CodeWaiting.
+const (
+	codeStuck   = "relay_stuck"
+	codeWaiting = "relay_waiting"
+)
 
-// State returns what the sink does: publishing, away, stuck (it has refused more messages than it may), paused, or
-// waiting (for a process that publishes).
+// State returns what the sink does: publishing, away, stuck (it has refused more messages than it may, or more wait for
+// destinations that accept nothing), paused, or waiting (for a process that publishes).
 func (s Sink) State() string {
 	switch {
 	case !s.PausedAt.IsZero():
 		return "paused"
 	case s.Owner == "":
 		return "waiting"
-	case s.AwayCode == codeStuck:
+	case s.AwayCode == codeStuck || s.AwayCode == codeWaiting:
 		return "stuck"
 	case !s.AwaySince.IsZero():
 		return "away"

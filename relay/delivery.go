@@ -61,6 +61,7 @@ func send(ctx, reading context.Context, p *publisher, o *ownership, read page) e
 		}
 	}
 	p.metrics.accepted(d.published)
+	p.metrics.waiting.Set(float64(len(o.destinations.waiting)))
 	if destinations := &o.destinations; destinations.changed {
 		destinations.changed = false
 		o.keepMissing(destinations.ages())
@@ -276,10 +277,9 @@ func (d *delivery) noteReopened(ctx context.Context, destination string) {
 // whether it has.
 func (d *delivery) putOff(i int) bool {
 	if !d.o.destinations.wait(&d.events[i]) {
-		why := d.o.destinations.why
-		d.failure = cmp.Or(d.failure, &failure{
-			code: why.code, err: fmt.Errorf("%d messages wait, and more may not: %w", len(d.o.destinations.waiting), why.err),
-		})
+		if d.failure == nil {
+			d.failure = d.o.destinations.tooMany()
+		}
 		return false
 	}
 	d.done[i], d.again = true, true
@@ -408,8 +408,8 @@ func (d *delivery) hold(i int, cause *RefusedError) bool {
 		return true
 	}
 	if d.failure == nil {
-		err := fmt.Errorf("%d messages that it has refused, or that are behind them, are jobs, and more may not be",
-			d.maxHeld)
+		err := fmt.Errorf("%d messages that it has refused, or that are behind them, are jobs, and more may not be%s",
+			d.maxHeld, d.o.busiestKey())
 		if cause != nil {
 			err = fmt.Errorf("%w: %w", err, named(e, cause))
 		}

@@ -16,11 +16,11 @@ const (
 	endlessRound       = 24 * time.Hour
 )
 
-// These limit the messages that wait for destinations: all of them are read again in each round. Tests set a lower
-// limit.
+// These limit the messages that wait for destinations: all of them are read again in each round, and each may be a hole
+// of the cursor, which has room for as many holes of open transactions (see maxHoles). Tests set a lower limit.
 var (
-	maxWaiting      = 10_000
-	maxWaitingBytes = 8 * maxPageBytes
+	maxWaiting      = 50_000
+	maxWaitingBytes = 32 * maxPageBytes
 )
 
 // destinations records which destinations of a sink accept nothing, and which messages wait for them. Only the
@@ -38,7 +38,7 @@ var (
 //
 // A round ends when it is time to try again, and the next one begins with the holes, so what waited is published before
 // newer messages of its key. An outage of the broker does not end a round. If too many messages wait, nothing more is
-// read until the round ends.
+// read until the round ends: the sink stands still, and says so ([CodeWaiting]).
 type destinations struct {
 	now     func() time.Time
 	since   map[string]time.Time // since when each has been missing
@@ -51,7 +51,8 @@ type destinations struct {
 	// These describe the round.
 	ends    time.Time // zero if it has no end, because no destination is shut
 	shut    map[string]bool
-	why     *failure // what the first one of them answered
+	first   string   // the first one of them
+	why     *failure // what it answered
 	waiting []int64  // positions of the messages that wait
 	bytes   int      // of those messages
 	keys    keys     // of those messages
@@ -102,7 +103,7 @@ func (d *destinations) found(destination string) {
 // shuts records that messages to a destination wait for the next round.
 func (d *destinations) shuts(destination string, why *failure) {
 	if d.shut == nil {
-		d.why = why
+		d.first, d.why = destination, why
 	}
 	d.shut = with(d.shut, destination)
 	if d.ends.IsZero() {
@@ -119,6 +120,12 @@ func (d *destinations) wait(e *Event) bool {
 	d.bytes += e.bytes
 	d.keys.add(e)
 	return true
+}
+
+// tooMany returns why the sink stands still when no more messages may wait.
+func (d *destinations) tooMany() *failure {
+	return &failure{code: CodeWaiting, err: fmt.Errorf("%d messages with %d bytes wait for %q or others, and more "+
+		"may not: %w", len(d.waiting), d.bytes, d.first, d.why.err)}
 }
 
 // isBehind reports whether an event of the same key waits.

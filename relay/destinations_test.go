@@ -129,7 +129,8 @@ func TestAQueueThatIsNearlyFullHoldsUpNoOther(t *testing.T) {
 	sink.awaitKey(t, "k", full...)
 }
 
-// So many messages wait for a destination that no more may: the sink stops, says why, and tries again.
+// So many messages wait for a destination that no more may: the sink stands still, says so by a code of its own, and
+// tries again.
 func TestTooManyMessagesWait(t *testing.T) {
 	relay.LimitWaiting(t, 10)
 	db := database(t)
@@ -139,7 +140,7 @@ func TestTooManyMessagesWait(t *testing.T) {
 	publish(t, db, "there", "other", "4")
 	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 100*time.Millisecond) })
 	waitFor(t, func() bool {
-		return strings.HasPrefix(ask[string](t, db, `SELECT coalesce(max(away_message), '') FROM outbox.sinks WHERE away_code = 'relay_full'`), "10 messages wait")
+		return strings.HasPrefix(ask[string](t, db, `SELECT coalesce(max(away_message), '') FROM outbox.sinks WHERE away_code = 'relay_waiting'`), `10 messages with 20 bytes wait for "gone"`)
 	}, func() string { return "the sink says how many wait" })
 	twoBeats(t, db)
 	if n := len(sink.messages()); n > 1 {

@@ -116,6 +116,23 @@ func (o *ownership) isBlocked(k tenantKey) bool {
 	return o.held.keys[k] > 0
 }
 
+// busiestKey names the key that blocks the most messages, if that is most of those that may be jobs: an operator who
+// deals with its first message frees the sink.
+func (o *ownership) busiestKey() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var of tenantKey
+	for k, n := range o.held.keys {
+		if n > o.held.keys[of] {
+			of = k
+		}
+	}
+	if n := o.held.keys[of]; n > o.publisher.maxHeld/2 {
+		return fmt.Sprintf("; %d of them have the key %q of tenant %s", n, of.key, of.tenant)
+	}
+	return ""
+}
+
 // isAnyHeld reports whether any messages are jobs.
 func (o *ownership) isAnyHeld() bool {
 	o.mu.Lock()

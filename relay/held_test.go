@@ -314,7 +314,8 @@ func TestTooManyRefusedMessagesStopTheSink(t *testing.T) {
 	letter := deadLetters(t, db, 2)
 	publish(t, db, "t", "", "bad 4", "5", "6")
 	waitFor(t, func() bool {
-		return ask[bool](t, db, `SELECT coalesce(away_code = 'relay_stuck' AND away_message LIKE '3 messages%too large%', false) FROM outbox.sinks`)
+		return ask[bool](t, db, `SELECT coalesce(away_code = 'relay_stuck' AND away_message LIKE '3 messages%; 2 of them have the key "k" of tenant %too large%', false)
+			FROM outbox.sinks`)
 	}, func() string { return "the sink is stuck" })
 	if n := ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`); n != 3 {
 		t.Errorf("%d messages are held, want 3", n)

@@ -130,16 +130,27 @@ func (l logReader) look(ctx context.Context, c cursor, most int) (newer []Event,
 	return newer, running, nil
 }
 
-// atHoles returns events that have appeared at holes. One statement looks at all of them: with a second one, and so a
-// newer snapshot, a later event of a key could be seen at a higher hole, and the one before it not at a lower one.
-func (l logReader) atHoles(ctx context.Context, holes []hole, most int) ([]Event, error) {
+// atHoles returns events that have appeared at holes. One statement has seen all of them, and has looked at all holes up
+// to the last of them: with a second one, and so a newer snapshot, a later event of a key could be seen at a higher
+// hole, and the one before it not at a lower one.
+//
+// The statement looks at every hole that it is given, in each day of the log, and there is an event at each hole if
+// messages wait for a destination. So it is given as many holes as fill a page, and more only if these do not.
+func (l logReader) atHoles(ctx context.Context, holes []hole, most int) (late []Event, err error) {
 	lows, highs := cursor{holes: holes}.bounds()
-	rows, err := l.pool.Query(ctx, sqlgen.EventsAtHoles, lows, highs, most, maxPageBytes)
-	if err != nil {
-		return nil, err
+	for n := 0; n < len(holes) && !isFull(late, most); {
+		n = min(max(4*n, most), len(holes))
+		rows, err := l.pool.Query(ctx, sqlgen.EventsAtHoles, lows[:n], highs[:n], most, maxPageBytes)
+		if err != nil {
+			return nil, err
+		}
+		late, err = events(rows)
+		rows.Close()
+		if err != nil {
+			return nil, err
+		}
 	}
-	defer rows.Close()
-	return events(rows)
+	return late, nil
 }
 
 // isFull reports whether a look ended before it had read everything.

@@ -14,7 +14,7 @@ type metrics struct {
 	published, failures, refused, dropped, rewinds *prometheus.CounterVec
 	replayed, duplicates, dataLosses               *prometheus.CounterVec
 	owned, lagEvents, lagSeconds, away, holes      *prometheus.GaugeVec
-	heldMessages, heldKeys                         *prometheus.GaugeVec
+	heldMessages, heldKeys, waiting                *prometheus.GaugeVec
 	publishSeconds, batchSize                      *prometheus.HistogramVec
 }
 
@@ -56,6 +56,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			"For how long the broker, or a destination, has accepted nothing, 0 if it accepts messages."),
 		holes: gauge("outbox_relay_holes",
 			"Positions that the sink has passed: of running transactions, or of messages that wait for a destination."),
+		waiting: gauge("outbox_relay_waiting_messages",
+			"Messages that wait for a destination which accepts nothing; with 50,000 the sink stands still."),
 		heldMessages: gauge("outbox_relay_held_messages",
 			"Open jobs of the sink, dead letters too: messages that it has refused, and those behind them of the same key."),
 		heldKeys: gauge("outbox_relay_held_keys", "Keys of which later messages wait behind such jobs."),
@@ -72,7 +74,7 @@ type sinkMetrics struct {
 	replayed, duplicates, dataLosses   prometheus.Counter
 	owned                              prometheus.Gauge
 	lagEvents, lagSeconds, away, holes ownersGauge
-	heldMessages, heldKeys             ownersGauge
+	heldMessages, heldKeys, waiting    ownersGauge
 	publishSeconds, batchSize          prometheus.Observer
 }
 
@@ -94,6 +96,7 @@ func (m *metrics) of(sink string) *sinkMetrics {
 		dataLosses:   m.dataLosses.WithLabelValues(sink),
 		owned:        m.owned.WithLabelValues(sink),
 		heldMessages: ownersGauge{m.heldMessages, sink}, heldKeys: ownersGauge{m.heldKeys, sink},
+		waiting:   ownersGauge{m.waiting, sink},
 		lagEvents: ownersGauge{m.lagEvents, sink}, lagSeconds: ownersGauge{m.lagSeconds, sink},
 		away: ownersGauge{m.away, sink}, holes: ownersGauge{m.holes, sink},
 		publishSeconds: m.publishSeconds.WithLabelValues(sink), batchSize: m.batchSize.WithLabelValues(sink),
@@ -138,7 +141,7 @@ func (m *sinkMetrics) held(h *held) {
 // forget ends what a process knows that no longer owns the sink.
 func (m *sinkMetrics) forget() {
 	m.owned.Set(0)
-	for _, g := range []ownersGauge{m.lagEvents, m.lagSeconds, m.away, m.holes, m.heldMessages, m.heldKeys} {
+	for _, g := range []ownersGauge{m.lagEvents, m.lagSeconds, m.away, m.holes, m.heldMessages, m.heldKeys, m.waiting} {
 		g.of.DeleteLabelValues(g.sink)
 	}
 }

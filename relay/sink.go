@@ -98,6 +98,7 @@ const (
 	CodeNoLeader       = "relay_no_leader"       // the destination has no leader or replicas, or accepts nothing
 	CodeUnanswered     = "relay_unanswered"      // the broker did not confirm whether it has the message
 	CodeSilent         = "relay_silent"          // the destination does not confirm messages, and others do
+	CodeWaiting        = "relay_waiting"         // nothing newer is read: too many messages wait for destinations
 	CodeReplay         = "relay_replay"          // a running replay stops new events, as requested
 	CodeHoles          = "relay_holes"           // nothing newer is read: open transactions leave too many holes
 	CodeStuck          = "relay_stuck"           // refused messages cannot become jobs: there are too many
@@ -138,5 +139,9 @@ func (e *UnavailableError) Unwrap() error { return e.Err }
 // isOfDestination reports whether an outage with this code is one of a destination: the sink may accept messages to
 // others.
 func isOfDestination(code string) bool {
-	return code == CodeNoDestination || code == CodeFull || code == CodeNoLeader || code == CodeSilent
+	switch code {
+	case CodeNoDestination, CodeFull, CodeNoLeader, CodeSilent, CodeWaiting:
+		return true
+	}
+	return false
 }

@@ -1,0 +1,71 @@
+package relay
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+)
+
+// Messages wait for a destination at thousands of holes. A page looks at those that fill it, and not at the others: with
+// all holes in each page, the cost would grow with the square of their number.
+func TestAPageLooksAtTheHolesThatFillIt(t *testing.T) {
+	t.Parallel()
+	const holes, most = 5_000, 100
+	config := pgtest.New(t).Config().Copy()
+	config.MaxConns = 1 // the server counts look-ups for each connection, and adds them up when asked to
+	db, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	var c cursor
+	if err := db.QueryRow(t.Context(), `WITH stored AS (
+			INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload)
+			SELECT gen_random_uuid(), gen_random_uuid(), 't', 'text/plain', 'x' FROM generate_series(1, $1 * 2)
+			RETURNING position
+		) SELECT max(position) FROM stored`, holes).Scan(&c.top); err != nil {
+		t.Fatal(err)
+	}
+	for i := range int64(holes) {
+		at := c.top - 2*(holes-i) + 1
+		c.holes = append(c.holes, hole{low: at, high: at})
+	}
+	l := logReader{pool: db}
+	if err := db.QueryRow(t.Context(), `SELECT outbox.timeline()`).Scan(&l.timeline); err != nil {
+		t.Fatal(err)
+	}
+	lookups := func() (n int) {
+		t.Helper()
+		if err := db.QueryRow(t.Context(), `SELECT pg_stat_force_next_flush()::text`).Scan(new(string)); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.QueryRow(t.Context(), `SELECT sum(idx_scan) FROM pg_stat_user_indexes
+			WHERE relname LIKE 'events\_%'`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := lookups()
+	got := 0
+	for range 10 {
+		read, err := l.read(t.Context(), c, most)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got += len(read.events)
+		c = read.after
+	}
+	if got != 10*most || len(c.holes) != holes-got {
+		t.Errorf("%d events are read, and %d holes left; want %d and %d", got, len(c.holes), 10*most, holes-10*most)
+	}
+	var days int
+	if err := db.QueryRow(t.Context(), `SELECT count(*) FROM pg_inherits
+		WHERE inhparent = 'outbox.events'::regclass`).Scan(&days); err != nil {
+		t.Fatal(err)
+	}
+	if n, want := lookups()-before, 10*(most+2)*days; n > want {
+		t.Errorf("%d look-ups, want at most %d: one for each event and day", n, want)
+	}
+}
