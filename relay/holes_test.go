@@ -8,8 +8,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 )
 
-// Messages wait for a destination at thousands of holes. A page looks at those that fill it, and not at the others: with
-// all holes in each page, the cost would grow with the square of their number.
+// Messages wait for a destination at thousands of holes. A page looks at those that fill it, and not at the others:
+// with all holes in each page, the cost would grow with the square of their number.
 func TestAPageLooksAtTheHolesThatFillIt(t *testing.T) {
 	t.Parallel()
 	const holes, most = 5_000, 100

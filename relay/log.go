@@ -130,8 +130,8 @@ func (l logReader) look(ctx context.Context, c cursor, most int) (newer []Event,
 	return newer, running, nil
 }
 
-// atHoles returns events that have appeared at holes. One statement has seen all of them, and has looked at all holes up
-// to the last of them: with a second one, and so a newer snapshot, a later event of a key could be seen at a higher
+// atHoles returns events that have appeared at holes. One statement has seen all of them, and has looked at all holes
+// up to the last of them: with a second one, and so a newer snapshot, a later event of a key could be seen at a higher
 // hole, and the one before it not at a lower one.
 //
 // The statement looks at every hole that it is given, in each day of the log, and there is an event at each hole if
