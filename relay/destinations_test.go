@@ -409,14 +409,23 @@ func TestSeveralSilentDestinationsHoldUpNoOther(t *testing.T) {
 	db := database(t)
 	var mu sync.Mutex
 	tried := map[string]int{}
+	last, inARow := "", 0 // the destination tried last, if nothing was accepted since; and how often another followed it
 	sink := &picky{stops: true, refuses: func(m relay.Message) error {
 		err := noAnswer(m)
 		if err != nil {
 			time.Sleep(600 * time.Millisecond)
-			mu.Lock()
-			defer mu.Unlock()
-			tried[m.Destination]++
 		}
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err == nil:
+			last = ""
+			return nil
+		case last != "" && last != m.Destination:
+			inARow++
+		}
+		last = m.Destination
+		tried[m.Destination]++
 		return err
 	}}
 	waiting := func(n int) {
@@ -438,6 +447,7 @@ func TestSeveralSilentDestinationsHoldUpNoOther(t *testing.T) {
 	waiting(6003)
 	mu.Lock()
 	clear(tried)
+	inARow = 0
 	mu.Unlock()
 	for i := range 10 {
 		publish(t, db, "there", "other", fmt.Sprint(i))
@@ -452,6 +462,11 @@ func TestSeveralSilentDestinationsHoldUpNoOther(t *testing.T) {
 		defer mu.Unlock()
 		return tried["gone a"] > 1 && tried["gone b"] > 1 && tried["gone c"] > 1
 	}, func() string { return "each of them is tried" })
+	mu.Lock()
+	if all := tried["gone a"] + tried["gone b"] + tried["gone c"]; inARow > all/3 {
+		t.Errorf("of %d trials, %d followed that of another destination at once", all, inARow)
+	}
+	mu.Unlock()
 	if n := ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`); n != 0 {
 		t.Errorf("%d messages are held because their destinations are silent", n)
 	}

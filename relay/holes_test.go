@@ -69,3 +69,29 @@ func TestAPageLooksAtTheHolesThatFillIt(t *testing.T) {
 		t.Errorf("%d look-ups, want at most %d: one for each event and day", n, want)
 	}
 }
+
+// An event waits behind more empty holes than a page has events: it is found.
+func TestAPageLooksBehindHolesThatAreEmpty(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	l := logReader{pool: db}
+	var at int64
+	if _, err := db.Exec(t.Context(), `SELECT setval('outbox.events_position_seq', 1000)`); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.QueryRow(t.Context(), `WITH stored AS (
+			INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload)
+			VALUES (gen_random_uuid(), gen_random_uuid(), 't', 'text/plain', 'x') RETURNING position
+		) SELECT position, outbox.timeline() FROM stored`).Scan(&at, &l.timeline); err != nil {
+		t.Fatal(err)
+	}
+	c := cursor{top: at + 1}
+	for i := range int64(60) {
+		c.holes = append(c.holes, hole{low: at - 120 + 2*i, high: at - 120 + 2*i})
+	}
+	c.holes = append(c.holes, hole{low: at, high: at})
+	read, err := l.read(t.Context(), c, 10)
+	if err != nil || len(read.events) != 1 || read.events[0].Position != at {
+		t.Errorf("%d events are read, nothing of the event behind 60 empty holes: %v", len(read.events), err)
+	}
+}

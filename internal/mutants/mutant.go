@@ -40,7 +40,7 @@ func (c Check) Name() string {
 // All returns every mutant. Each is planted into our code alone, without the others.
 func All() []Mutant {
 	return slices.Concat(enqueue, wake, claim, commits, lease, record, settle, expire, traces, ending, retry, failed,
-		receive, keys, limit, sharing, schema, schedule, batches, inMemory, access, service, pages, chained, published, relayed, sinks, overNATS, lifecycles, operations)
+		receive, keys, limit, sharing, schema, schedule, batches, inMemory, access, service, pages, chained, published, relayed, destinations, sinks, overNATS, lifecycles, operations)
 }
 
 func row(name, says string) Check { return Check{Row: name, Says: says} }
