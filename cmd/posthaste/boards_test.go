@@ -116,7 +116,7 @@ sinks:
 routes:
   - {topics: ["*"], to: orders, destination: "events/{topic|path}"}
 bridges:
-  paid: {nats: {url: %q}, stream: SHOP, kind: work}
+  paid: {nats: {url: %q}, stream: SHOP, consumer: work, kind: work}
 `
 
 // receive succeeds, refuses, or is away.

@@ -212,7 +212,7 @@ func startBridges(t *testing.T, url string) func() {
 		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}}); err != nil {
 			t.Fatal(err)
 		}
-		bridges += fmt.Sprintf("  %s: {nats: {url: %q}, stream: %[1]s, kind: k}\n", name, server.URL)
+		bridges += fmt.Sprintf("  %s: {nats: {url: %q}, stream: %[1]s, consumer: c, kind: k}\n", name, server.URL)
 	}
 	_, logs := serving(t, "--database-url", url, "--role", "relay", "--relay-config", writeRelayConfig(t, bridges))
 	awaitReadiness(t, adminAddr(t, logs), http.StatusOK)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,12 +20,12 @@ import (
 type bridgeSpec struct {
 	NATS     *natsSpec `yaml:"nats"`     // with the fields of a sink
 	Stream   text      `yaml:"stream"`   // of NATS
-	Consumer text      `yaml:"consumer"` // of NATS: durable, created if it does not exist (default: posthaste-NAME)
+	Consumer text      `yaml:"consumer"` // of NATS: durable, created if it does not exist; no other service may have it
 	Subjects []string  `yaml:"subjects"` // of NATS (default: all subjects of the stream)
 
 	Kafka *kafkaSpec `yaml:"kafka"` // with the fields of a sink
 	Topic text       `yaml:"topic"` // of Kafka
-	// consumer group of Kafka; a new one begins with the oldest messages (default: posthaste-NAME)
+	// consumer group of Kafka, which no other service may have; a new one begins with the oldest messages
 	Group text `yaml:"group"`
 
 	Kind    string `yaml:"kind"`    // of the jobs
@@ -44,8 +43,7 @@ type probed interface {
 }
 
 // open makes the source. It does not connect yet.
-func (b bridgeSpec) open(name string) (probed, error) {
-	ours := text(sinkName + "-" + name) // the broker's name for the bridge
+func (b bridgeSpec) open() (probed, error) {
 	switch {
 	case (b.NATS == nil) == (b.Kafka == nil):
 		return nil, errors.New("has no source: want nats or kafka")
@@ -55,12 +53,11 @@ func (b bridgeSpec) open(name string) (probed, error) {
 		return nil, errors.New("stream, consumer and subjects are fields of nats; kafka has topic and group")
 	case b.NATS != nil:
 		return nats.OpenSource(b.NATS.config(), nats.SourceConfig{
-			Stream: string(b.Stream), Consumer: string(cmp.Or(b.Consumer, ours)), Subjects: b.Subjects,
+			Stream: string(b.Stream), Consumer: string(b.Consumer), Subjects: b.Subjects,
 			Ordered: b.Ordered,
 		})
 	}
-	return kafka.OpenSource(b.Kafka.config(),
-		kafka.SourceConfig{Topic: string(b.Topic), Group: string(cmp.Or(b.Group, ours))})
+	return kafka.OpenSource(b.Kafka.config(), kafka.SourceConfig{Topic: string(b.Topic), Group: string(b.Group)})
 }
 
 // config returns the bridge without its source.
@@ -76,7 +73,19 @@ func (b bridgeSpec) config(name string) (bridge.BridgeConfig, error) {
 		}
 		c.Options.Tenant = tenant
 	}
-	return c, c.Validate()
+	return c, errors.Join(c.Validate(), b.checkName(name))
+}
+
+// checkName returns an error if the bridge has no name of its own at the broker: a default could be that of a bridge of
+// another service, and each of the two would get a part of the messages.
+func (b bridgeSpec) checkName(name string) error {
+	switch {
+	case b.NATS != nil && b.Consumer == "":
+		return invalid.Field("Consumer", "is missing: want a name that no other service has, such as SERVICE-%s", name)
+	case b.Kafka != nil && b.Group == "":
+		return invalid.Field("Group", "is missing: want a name that no other service has, such as SERVICE-%s", name)
+	}
+	return nil
 }
 
 // bridges opens the sources, by name.
@@ -84,7 +93,7 @@ func (c *relayConfig) bridges() (all []bridge.BridgeConfig, err error) {
 	for _, name := range slices.Sorted(maps.Keys(c.Bridges)) {
 		b, err := c.Bridges[name].config(name)
 		if err == nil {
-			b.Source, err = c.Bridges[name].open(name)
+			b.Source, err = c.Bridges[name].open()
 		}
 		if err != nil {
 			return nil, fmt.Errorf("bridge %s: %w", name, err)

@@ -22,7 +22,7 @@ func TestServeMakesJobsOfMessages(t *testing.T) {
 	url := pgtest.URL(t)
 	nats := "nats: {url: \"" + server.URL + "\"}"
 	file := writeRelayConfig(t, "sinks:\n  orders: {"+nats+"}\nroutes:\n  - {topics: [\"*\"], to: orders, destination: \"shop.{topic}\"}\n"+
-		"bridges:\n  paid: {"+nats+", stream: SHOP, subjects: [shop.order.paid], kind: order.paid, queue: in, ordered: true, maxQueued: 1000}\n")
+		"bridges:\n  paid: {"+nats+", stream: SHOP, consumer: work, subjects: [shop.order.paid], kind: order.paid, queue: in, ordered: true, maxQueued: 1000}\n")
 	e := env{"DATABASE_URL": url}
 	if out := ok(t, e, "relay", "check", "--relay-config", file); !strings.Contains(out, "bridge paid") || !strings.Contains(out, "it can fetch") {
 		t.Errorf("relay check printed\n%s", out)

@@ -148,11 +148,12 @@ func (c *relayConfig) validate(root *yaml.Node) error {
 		p.add([]any{"topics", mistake.Index}, ": %s", mistake.Reason)
 	}
 	c.validateSinks(led, p)
+	c.validateNames(p)
 	for _, name := range slices.Sorted(maps.Keys(c.Bridges)) {
 		b, path := c.Bridges[name], []any{"bridges", name}
 		_, err := b.config(name)
 		p.addAll(path, err)
-		source, err := b.open(name)
+		source, err := b.open()
 		if err != nil {
 			p.addAll(p.below(path, "nats", "kafka"), err)
 			continue
@@ -186,6 +187,46 @@ func (c *relayConfig) validateSinks(led map[string]bool, p *places) {
 		}
 		_ = sink.Close() // it has not connected
 	}
+}
+
+// validateNames refuses a name that two sinks or two bridges have at one broker, as far as the file shows that it is one:
+// two transactions with one id end each other, and two bridges with one consumer share its messages.
+func (c *relayConfig) validateNames(p *places) {
+	taken := map[string]string{} // which part of the file has a name at a server
+	claim := func(path []any, servers []string, name, of, effect string) {
+		by := fieldName(path[:2])
+		for _, server := range servers {
+			at := serverOf(server) + " " + of + " " + name
+			if other := taken[at]; other != "" && other != by {
+				p.add(path, " is %q, as in %s, at the same server: %s", name, other, effect)
+				return
+			}
+			taken[at] = by
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Sinks)) {
+		if k := c.Sinks[name].Kafka; k != nil && k.TransactionalID != "" {
+			claim([]any{"sinks", name, "kafka", "transactionalId"}, k.config().Brokers, string(k.TransactionalID), "",
+				"each would end the transactions of the other")
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Bridges)) {
+		const halved = "each message would become a job of one bridge only"
+		switch b := c.Bridges[name]; {
+		case b.NATS != nil && b.Consumer != "":
+			claim([]any{"bridges", name, "consumer"}, b.NATS.config().URLs, string(b.Consumer), string(b.Stream), halved)
+		case b.Kafka != nil && b.Group != "":
+			claim([]any{"bridges", name, "group"}, b.Kafka.config().Brokers, string(b.Group), string(b.Topic), halved)
+		}
+	}
+}
+
+// serverOf returns host and port of a server's address.
+func serverOf(address string) string {
+	if _, rest, ok := strings.Cut(address, "://"); ok {
+		address = rest
+	}
+	return strings.ToLower(strings.TrimSuffix(address, "/"))
 }
 
 func (r routeSpec) route() relay.Route {

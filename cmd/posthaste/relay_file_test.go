@@ -58,11 +58,23 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"topics of one name": {sinks + "routes:\n  - {topics: [\"*\"], to: a, destination: \"shop.{topic|token}\"}\ntopics: [order.paid, order_paid]\n", []string{
 			"line 6: topics[1]: order.paid and order_paid have the same destination in sink a, shop.order_paid",
 		}},
-		"a bridge from nowhere":       {"bridges:\n  b: {kind: k}\n", []string{"line 2: bridges.b: has no source: want nats or kafka"}},
-		"a bridge to no kind":         {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t}\n", []string{"line 2: bridges.b.kind "}},
-		"a bridge's stream":           {"bridges:\n  b: {nats: {url: \"nats://h:1\"}, kind: k}\n", []string{`line 2: bridges.b.nats: `, `the Stream is ""`}},
-		"a bridge of two":             {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, stream: S, kind: k}\n", []string{"stream, consumer and subjects are fields of nats"}},
-		"a bridge's tenant":           {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, kind: k, tenant: x}\n", []string{`line 2: bridges.b.tenant is "x"`}},
+		"a bridge from nowhere": {"bridges:\n  b: {kind: k}\n", []string{"line 2: bridges.b: has no source: want nats or kafka"}},
+		"a bridge to no kind":   {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t}\n", []string{"line 2: bridges.b.kind "}},
+		"a bridge's stream":     {"bridges:\n  b: {nats: {url: \"nats://h:1\"}, kind: k}\n", []string{`line 2: bridges.b.nats: `, `the Stream is ""`}},
+		"a bridge of two":       {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, stream: S, kind: k}\n", []string{"stream, consumer and subjects are fields of nats"}},
+		"a bridge's tenant":     {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, kind: k, tenant: x}\n", []string{`line 2: bridges.b.tenant is "x"`}},
+		"a bridge without a name": {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, kind: k}\n  c: {nats: {url: \"nats://h:1\"}, stream: S, kind: k}\n", []string{
+			"line 2: bridges.b.group is missing", "line 3: bridges.c.consumer is missing: want a name that no other service has, such as SERVICE-c",
+		}},
+		"one consumer of two bridges": {"bridges:\n  b: {nats: {url: \"nats://h:1\"}, stream: S, consumer: d, kind: k}\n  c: {nats: {urls: [\"tls://i:1\", \"tls://H:1\"]}, stream: S, consumer: d, kind: k}\n", []string{
+			`line 3: bridges.c.consumer is "d", as in bridges.b, at the same server`,
+		}},
+		"one group of two bridges": {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, group: d, kind: k}\n  c: {kafka: {brokers: [\"i:1\", \"h:1\"]}, topic: t, group: d, kind: k}\n", []string{
+			`line 3: bridges.c.group is "d", as in bridges.b, at the same server`,
+		}},
+		"one transaction of two sinks": {"sinks:\n  a: {kafka: {brokers: [\"h:1\"], transactionalId: x}}\n  b: {kafka: {brokers: [\"h:1\"], transactionalId: x}}\n" + routes + "  - {topics: [\"x\"], to: b}\n", []string{
+			`line 3: sinks.b.kafka.transactionalId is "x", as in sinks.a, at the same server`,
+		}},
 		"two documents":               {sinks + routes + "---\n" + sinks + routes, []string{"line 6: a second document"}},
 		"a key that adds parameters":  {"sinks:\n  a: {webhook: {url: \"https://h\"}}\nroutes:\n  - {topics: [\"*\"], to: a, destination: \"orders/{key}\"}\n", []string{"line 4: routes[0].destination ", "{key} may have a ? in it"}},
 		"no exchange":                 {"sinks:\n  a: {amqp: {url: \"amqp://h\", user: u}}\n" + routes, []string{"line 4: routes[0].destination ", "want an exchange, / and a routing key"}},
@@ -99,6 +111,12 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		t.Errorf("sinks of every kind: %+v, %v", c, err)
 	} else if sinks, err := c.sinks(); err != nil || sinks[3].Name != "r" || sinks[3].MaxHeld != 7 || sinks[0].MaxHeld != 0 {
 		t.Errorf("they become %+v, %v", sinks, err)
+	}
+	apart := "bridges:\n  b: {nats: {url: \"nats://h:1\"}, stream: S, consumer: d, kind: k}\n" +
+		"  c: {nats: {url: \"nats://h:1\"}, stream: T, consumer: d, kind: k}\n" +
+		"  d: {kafka: {brokers: [\"h:1\"]}, topic: t, group: d, kind: k}\n  e: {kafka: {brokers: [\"i:1\"]}, topic: t, group: d, kind: k}\n"
+	if _, err := parseRelayConfig(writeRelayConfig(t, apart)); err != nil {
+		t.Errorf("names of other streams and servers: %v", err)
 	}
 	good := "sinks:\n  a:\n    nats: {urls: [\"nats://h:1\", \"nats://i:1\"], token: \"${RELAY_TEST_TOKEN}\"}\n" + routes
 	c, err := parseRelayConfig(writeRelayConfig(t, good))

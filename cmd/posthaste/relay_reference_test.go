@@ -43,7 +43,7 @@ var invalidValues = map[string]string{
 	"maxBytes":    "sinks: {a: {kafka: {brokers: [\"h:1\"], maxBytes: -1}}}",
 	"concurrency": "sinks: {a: {webhook: {url: \"https://h\", concurrency: -1}}}",
 	"timeout":     "sinks: {a: {webhook: {url: \"https://h\", timeout: -1s}}}",
-	"maxQueued":   "bridges: {a: {kafka: {brokers: [\"h:1\"]}, topic: t, kind: k, maxQueued: -1}}",
+	"maxQueued":   "bridges: {a: {kafka: {brokers: [\"h:1\"]}, topic: t, group: g, kind: k, maxQueued: -1}}",
 }
 
 // The reference of relay.yaml is generated from the types that the file is decoded into, and from their comments.
