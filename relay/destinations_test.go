@@ -409,7 +409,7 @@ func TestSeveralSilentDestinationsHoldUpNoOther(t *testing.T) {
 	db := database(t)
 	var mu sync.Mutex
 	tried := map[string]int{}
-	last, inARow := "", 0 // the destination tried last, if nothing was accepted since; and how often another followed it
+	last, inARow := "", 0 // the destination tried last, if none has accepted since; how often another followed it
 	sink := &picky{stops: true, refuses: func(m relay.Message) error {
 		err := noAnswer(m)
 		if err != nil {

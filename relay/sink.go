@@ -3,6 +3,8 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -75,6 +77,20 @@ type Finding struct {
 	Severity Severity
 	What     string // a sentence with the setting and its value
 	Remedy   string
+}
+
+// NotChecked returns a note that a sink has not checked these destinations, because events fill in parts of their
+// names. Without destinations it returns nil.
+func NotChecked(destinations []string) []Finding {
+	if len(destinations) == 0 {
+		return nil
+	}
+	return []Finding{{
+		Severity: SeverityNote,
+		What: fmt.Sprintf("not checked, because events fill in parts of their names: %s",
+			strings.Join(destinations, ", ")),
+		Remedy: "see that they exist before their first events; those of the topics in relay.yaml's list are checked",
+	}}
 }
 
 // Severity grades a [Finding].

@@ -77,6 +77,19 @@ func TestDestinationsThatAreKnownBeforeThereIsAnEvent(t *testing.T) {
 	}
 }
 
+// A pattern's destinations are known as far as its topics are declared, each by the first route that has it.
+func TestDestinationsOfDeclaredTopics(t *testing.T) {
+	routes := []Route{
+		{Topics: []string{"order.*"}, Destination: "shop.{topic}"},
+		{Topics: []string{"*"}, Destination: "all.{topic|token}"},
+		{Topics: []string{"job.*"}, Destination: "jobs.{key}"},
+	}
+	got := strings.Join(DestinationsOf(routes, []string{"order.paid", "order.paid", "user.left", "job.done"}), " ")
+	if want := "all.* all.job_done all.user_left jobs.* shop.order.* shop.order.paid"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // Topics that are spread over a few destinations are meant to share them.
 func TestTopicsThatShareADestination(t *testing.T) {
 	topics := []string{"order.paid", "order_paid"}

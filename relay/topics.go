@@ -12,6 +12,27 @@ type TopicError struct {
 	Reason string
 }
 
+// DestinationsOf returns the names that a sink's routes produce, as [Route.Destinations] does, and those for topics
+// that match a pattern of a route.
+func DestinationsOf(routes []Route, topics []string) (all []string) {
+	for _, r := range routes {
+		all = append(all, r.Destinations()...)
+	}
+	compiled, err := compileAll(routes)
+	if err != nil {
+		return all // New reports it
+	}
+	for _, topic := range topics {
+		if r := routeOf(compiled, topic); r != nil {
+			one := r.Route
+			one.Topics = []string{topic}
+			all = append(all, one.Destinations()...)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // CheckTopics returns the mistakes in topics: no route of any sink matches the topic, or the topic shares a destination
 // with another one because a filter maps both to one name, as |token does for order.paid and order_paid. Invalid routes
 // match no topic.

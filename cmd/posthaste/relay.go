@@ -321,8 +321,9 @@ func (c *relayConfig) check(ctx context.Context) (all []brokerFinding, err error
 			all = append(all, brokerFinding{name, f})
 		}
 	}
+	all = c.sharedStreams()
 	for _, sink := range sinks {
-		add(sink.Name, checkSink(ctx, sink))
+		add(sink.Name, checkSink(ctx, sink, c.Topics))
 	}
 	for _, b := range bridges {
 		add("bridge "+b.Name, checkBridge(ctx, b))
@@ -331,17 +332,13 @@ func (c *relayConfig) check(ctx context.Context) (all []brokerFinding, err error
 }
 
 // checkSink returns the findings about a sink, or one that there are none.
-func checkSink(ctx context.Context, s relay.SinkConfig) []relay.Finding {
+func checkSink(ctx context.Context, s relay.SinkConfig, topics []string) []relay.Finding {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	err := s.Sink.Probe(ctx)
 	var findings []relay.Finding
 	if err == nil {
-		var destinations []string
-		for _, r := range s.Routes {
-			destinations = append(destinations, r.Destinations()...)
-		}
-		findings, err = s.Sink.Check(ctx, destinations)
+		findings, err = s.Sink.Check(ctx, relay.DestinationsOf(s.Routes, topics))
 	}
 	findings = append(findings, relay.CheckRoutes(s.Routes)...)
 	err = errors.Join(err, s.Sink.Close())

@@ -189,8 +189,8 @@ func (c *relayConfig) validateSinks(led map[string]bool, p *places) {
 	}
 }
 
-// validateNames refuses a name that two sinks or two bridges have at one broker, as far as the file shows that it is one:
-// two transactions with one id end each other, and two bridges with one consumer share its messages.
+// validateNames refuses a name that two sinks or two bridges have at one broker, as far as the file shows that it is
+// one: two transactions with one id end each other, and two bridges with one consumer share its messages.
 func (c *relayConfig) validateNames(p *places) {
 	taken := map[string]string{} // which part of the file has a name at a server
 	claim := func(path []any, servers []string, name, of, effect string) {
@@ -219,6 +219,44 @@ func (c *relayConfig) validateNames(p *places) {
 			claim([]any{"bridges", name, "group"}, b.Kafka.config().Brokers, string(b.Group), string(b.Topic), halved)
 		}
 	}
+}
+
+// sharedStreams warns of topics that two sinks publish to one NATS server: an event has the same message id in both, so
+// if one stream has both subjects, it drops the second message as a repeat. Which stream has a subject is not in the
+// file, so it is no mistake of it.
+func (c *relayConfig) sharedStreams() (all []brokerFinding) {
+	for n, a := range c.Routes {
+		for _, b := range c.Routes[:n] {
+			one, other := c.Sinks[a.To].NATS, c.Sinks[b.To].NATS
+			if a.To == b.To || one == nil || other == nil || !haveCommon(a.Topics, b.Topics, isSameTopic) ||
+				!haveCommon(one.config().URLs, other.config().URLs, isSameServer) {
+				continue
+			}
+			all = append(all, brokerFinding{a.To, relay.Finding{
+				Severity: relay.SeverityWarning,
+				What: fmt.Sprintf("sink %s publishes some of the topics %s to the same server, with the same message ids", b.To,
+					strings.Join(a.Topics, ", ")),
+				Remedy: "unless their subjects are of different streams, publish each topic to one sink: a stream drops the " +
+					"second message of an id as a repeat",
+			}})
+		}
+	}
+	return all
+}
+
+func haveCommon(a, b []string, is func(a, b string) bool) bool {
+	return slices.ContainsFunc(a, func(a string) bool {
+		return slices.ContainsFunc(b, func(b string) bool { return is(a, b) })
+	})
+}
+
+func isSameServer(a, b string) bool { return serverOf(a) == serverOf(b) }
+
+// isSameTopic reports whether two topics, or patterns such as order.*, have a topic in common.
+func isSameTopic(a, b string) bool {
+	a, isOpen := strings.CutSuffix(a, "*")
+	b, isOther := strings.CutSuffix(b, "*")
+	return a == b || isOpen && strings.HasPrefix(b, a) || isOther && strings.HasPrefix(a, b)
 }
 
 // serverOf returns host and port of a server's address.

@@ -118,6 +118,14 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 	if _, err := parseRelayConfig(writeRelayConfig(t, apart)); err != nil {
 		t.Errorf("names of other streams and servers: %v", err)
 	}
+	shared := "sinks: {a: {nats: {url: \"nats://h:1\"}}, b: {nats: {urls: [\"nats://i:1\", \"nats://h:1\"]}}, c: {nats: {url: \"nats://k:1\"}}}\n" +
+		"routes:\n  - {topics: [\"order.*\"], to: a}\n  - {topics: [\"order.paid\"], to: b}\n" +
+		"  - {topics: [\"user.left\"], to: b}\n  - {topics: [\"*\"], to: c}\n  - {topics: [\"order.sent\"], to: a}\n"
+	if c, err := parseRelayConfig(writeRelayConfig(t, shared)); err != nil {
+		t.Error(err)
+	} else if f := c.sharedStreams(); len(f) != 1 || f[0].of != "b" || !strings.HasPrefix(f[0].What, "sink a publishes some of the topics order.paid") {
+		t.Errorf("of sinks that share a server and topics: %+v, want one finding of b", f)
+	}
 	good := "sinks:\n  a:\n    nats: {urls: [\"nats://h:1\", \"nats://i:1\"], token: \"${RELAY_TEST_TOKEN}\"}\n" + routes
 	c, err := parseRelayConfig(writeRelayConfig(t, good))
 	if err != nil || c.Sinks["a"].NATS.Token != "s3cret" || len(c.Sinks["a"].NATS.URLs) != 2 {

@@ -34,6 +34,7 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 	defer c.guard(ctx)()
 	var findings []relay.Finding
 	seen := map[string]bool{}
+	var open []string
 	for _, destination := range destinations {
 		exchange, key, err := split(destination)
 		if err != nil {
@@ -47,16 +48,21 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 		if exchange == "" {
 			name += key // each queue individually
 		}
-		if seen[name] || strings.ContainsAny(name, "*>") {
+		if seen[name] {
 			continue
 		}
 		seen[name] = true
+		if strings.ContainsAny(name, "*>") {
+			open = append(open, destination)
+			continue
+		}
 		found, err := c.look(exchange, key)
 		if err != nil {
 			return nil, away(err)
 		}
 		findings = append(findings, found...)
 	}
+	findings = append(findings, relay.NotChecked(open)...)
 	return append(findings, relay.Finding{
 		Severity: relay.SeverityNote,
 		What:     "no client can see of what type the queues behind an exchange are, nor whether they drop, reject or dead-letter messages",

@@ -38,20 +38,19 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 	if err != nil {
 		return nil, err
 	}
-	names := slices.DeleteFunc(slices.Clone(destinations), func(name string) bool {
-		return strings.ContainsAny(name, "*>")
-	})
-	slices.Sort(names)
-	names = slices.Compact(names)
+	isOpen := func(name string) bool { return strings.ContainsAny(name, "*>") }
+	names := slices.Compact(slices.Sorted(slices.Values(destinations)))
+	open := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !isOpen(name) })
+	names = slices.DeleteFunc(names, isOpen)
+	findings := relay.NotChecked(open)
 	if len(names) == 0 {
-		return nil, nil
+		return findings, nil
 	}
 	admin := kadm.NewClient(c.Client)
 	topics, err := admin.ListTopics(ctx, names...)
 	if err != nil {
 		return nil, away(fmt.Errorf("look at topics: %w", err))
 	}
-	var findings []relay.Finding
 	var there []string
 	for _, name := range slices.Sorted(maps.Keys(topics)) {
 		found := ofTopic(topics[name])

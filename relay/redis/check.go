@@ -25,17 +25,22 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 	}
 	findings = append(findings, c.replay(ctx)...)
 	seen := map[string]bool{}
+	var open []string
 	for _, name := range destinations {
-		if !seen[name] && !strings.ContainsAny(name, "*>") {
-			seen[name] = true
+		switch {
+		case seen[name]:
+		case strings.ContainsAny(name, "*>"):
+			open = append(open, name)
+		default:
 			found, err := c.stream(ctx, name, s.config.CreateStreams)
 			if err != nil {
 				return nil, err
 			}
 			findings = append(findings, found...)
 		}
+		seen[name] = true
 	}
-	return findings, nil
+	return append(findings, relay.NotChecked(open)...), nil
 }
 
 // durability returns the findings about the server's settings for the durability of acknowledged messages.
