@@ -81,3 +81,20 @@ func TestDeadLettersOfASinkAreLeftAlone(t *testing.T) {
 		t.Errorf("%d are to be carried out, and %d block their key", h.open, h.keys[dead.key])
 	}
 }
+
+// A program without package tracing allocates nothing for it when it sends a batch.
+func TestWithoutTracingABatchCostsNothing(t *testing.T) {
+	c := sinkClient{name: "s"}
+	batch := []Message{{Headers: []Header{{Name: "traceparent", Value: "t"}}}}
+	var ctx context.Context = t.Context()
+	allocated := testing.AllocsPerRun(1000, func() {
+		with, ended := c.trace(ctx, batch)
+		if with != ctx {
+			t.Fatal("there is another context")
+		}
+		ended(nil)
+	})
+	if allocated != 0 {
+		t.Errorf("%v allocations", allocated)
+	}
+}

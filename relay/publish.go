@@ -288,7 +288,7 @@ func (p *publisher) probeWithMessages(ctx, ours context.Context, o *ownership) e
 	}
 	o.unanswered.probed = true
 	defer func() { o.unanswered.probed = false }()
-	if o.unanswered.times >= unansweredLimit {
+	if o.unanswered.times >= o.destinations.attempts() {
 		if err := p.tryAnother(ctx, ours, o); err != nil && !errors.Is(err, errUnfinished) {
 			return err
 		}

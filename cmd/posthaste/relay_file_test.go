@@ -43,6 +43,7 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"a route to no sink":         {sinks + routes + "  - topics: [\"x\"]\n    to: b\n", []string{`line 7: routes[1].to: no sink is called "b"; there is a`}},
 		"a template":                 {sinks + "routes:\n  - topics: [\"*\"]\n    to: a\n    destination: \"{sort}\"\n", []string{`line 7: routes[0].destination `, "{sort} is no placeholder"}},
 		"a pattern":                  {sinks + "routes:\n  - {topics: [\"a*\"], to: a}\n", []string{`line 5: routes[0].topics pattern "a*"`}},
+		"jobs of a topic":            {sinks + "routes:\n  - {topics: [\"order.*\"], to: a, destination: \"x.{kind}\"}\n", []string{`line 5: routes[0].topics pattern "order.*": the destination or the preset is for events of streamed jobs`}},
 		"no address":                 {"sinks:\n  a: {nats: {}}\n" + routes, []string{"line 2: sinks.a.nats.urls is empty"}},
 		"a variable that is not set": {"sinks:\n  a: {nats: {url: \"nats://h:1\", token: \"${RELAY_TEST_NONE}\"}}\n" + routes, []string{"line 2: the environment variable RELAY_TEST_NONE is not set"}},
 		"a variable in a value":      {"source: \"s-${RELAY_TEST_TOKEN}\"\n" + sinks + routes, []string{"line 1: ${RELAY_TEST_TOKEN} is a part of a value"}},
