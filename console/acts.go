@@ -113,10 +113,10 @@ var acts = []act{
 		"schedule-resume", onSchedule, "shown", needs(access.AdminMutate), "Resume", scheduleAct("resume"),
 		doThing(&scheduleThing, "schedule.resume"),
 	},
-	{"schedule-run", onSchedule, "once", needs(access.AdminMutate), "Run now", scheduleAct("run"), ranSchedule},
+	{"schedule-run", onSchedule, "shown once", needs(access.AdminMutate), "Run now", scheduleAct("run"), ranSchedule},
 	{
-		"schedule-delete", onSchedule, "", needs(access.AdminMutate), "Delete", scheduleAct("delete"),
-		doSchedule((*operator.Operator).DeleteSchedule),
+		"schedule-delete", onSchedule, "shown", needs(access.AdminMutate), "Delete", scheduleAct("delete"),
+		doOn(&scheduleThing, "schedule.delete", deleted),
 	},
 	{
 		"sink-pause", onSink, "shown", needs(access.AdminMutate).ofAllTenants(), "Pause", sinkAct("pause"),
@@ -519,35 +519,40 @@ func scheduleAct(verb string) func(*visit) (confirmation, error) {
 		},
 	}
 	return func(v *visit) (c confirmation, err error) {
+		if v.r.Method == http.MethodPost {
+			return onStaleSchedule(v, verb)
+		}
 		found, err := v.site.scheduleOf(v)
 		if err != nil {
 			return c, err
 		}
-		c = confirmation{
+		return confirmation{
 			title: upperFirst(verb) + " schedule " + found.Name, will: will[verb], danger: verb == "delete",
 			back: link("schedule", "tenant", found.Tenant.String(), "name", found.Name), crumb: found.Name,
-			hidden:  []field{{"tenant", found.Tenant.String()}, {"name", found.Name}},
+			hidden: []field{
+				{"tenant", found.Tenant.String()}, {"name", found.Name}, scheduleStanding(found).shown(),
+			},
 			command: "posthaste schedules " + verb + " " + shellQuoted(found.Name) + tenantFlag(found.Tenant),
-		}
-		switch {
-		case verb == "pause" || verb == "resume":
-			c.hidden = append(c.hidden, stance{paused: found.PausedSince}.shown())
-		case verb == "delete" && v.r.Method == http.MethodPost:
-			c.back = link("schedules")
-		}
-		return c, nil
+		}, nil
 	}
 }
 
-func doSchedule(do func(*operator.Operator, context.Context, outbox.ID, string) error) func(*visit,
-	*operator.Operator) error {
-	return func(v *visit, o *operator.Operator) error {
-		tenant, err := outbox.ParseID(v.param("tenant"))
-		if err != nil {
-			return unreadable("tenant", "is no tenant’s id")
-		}
-		return do(o, v.ctx(), tenant, v.param("name"))
+// onStaleSchedule returns where the second step of an act on a schedule leads. It does not look for the schedule: if
+// somebody has deleted it, the act itself finds out who.
+func onStaleSchedule(v *visit, verb string) (c confirmation, err error) {
+	tenant, err := v.tenantParam(v.param("tenant"))
+	if err != nil {
+		return c, err
 	}
+	c.back = link("schedule", "tenant", tenant.String(), "name", v.param("name"))
+	if verb == "delete" {
+		c.back = link("schedules")
+	}
+	return c, nil
+}
+
+func deleted(ctx context.Context, o *operator.Operator, e operator.AuditEntry) error {
+	return o.DeleteSchedule(ctx, e.Tenant, e.Target)
 }
 
 func ranSchedule(v *visit, o *operator.Operator) error {
@@ -555,10 +560,11 @@ func ranSchedule(v *visit, o *operator.Operator) error {
 	if err != nil {
 		return err
 	}
-	return doSchedule(func(o *operator.Operator, ctx context.Context, tenant outbox.ID, name string) error {
-		_, _, err := o.RunScheduleOnce(ctx, tenant, name, once)
+	run := func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) error {
+		_, _, err := o.RunScheduleOnce(ctx, e.Tenant, e.Target, once)
 		return err
-	})(v, o)
+	}
+	return doOn(&scheduleThing, "schedule.run", run)(v, o)
 }
 
 // onceFor is how long a form can be sent after it was shown.
@@ -603,6 +609,15 @@ func sinkAct(verb string) func(*visit) (confirmation, error) {
 
 // doThing returns the second step, which pauses or resumes a thing while it is as it was previewed.
 func doThing(t *thing, act string) func(*visit, *operator.Operator) error {
+	do := t.pause
+	if verbOf(act) == "resume" {
+		do = t.resume
+	}
+	return doOn(t, act, do)
+}
+
+// doOn returns the second step of an act on a thing, which is done while the thing is as it was previewed.
+func doOn(t *thing, act string, do actOf) func(*visit, *operator.Operator) error {
 	return func(v *visit, o *operator.Operator) (err error) {
 		e := operator.AuditEntry{Act: act, Tenant: v.tenant(), Target: cmp.Or(v.param("name"), v.param("id"))}
 		if text := v.param("tenant"); text != "" {
@@ -610,7 +625,7 @@ func doThing(t *thing, act string) func(*visit, *operator.Operator) error {
 				return unreadable("tenant", "is no tenant’s id")
 			}
 		}
-		return v.actOnThing(o, t, e)
+		return v.actOnThing(o, t, e, do)
 	}
 }
 

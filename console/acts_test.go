@@ -241,11 +241,11 @@ func TestKeysSchedulesAndSinksAreActedOn(t *testing.T) {
 		r.as("a").post("schedule-run", schedule).is(400).has("is no id that this form had")
 	}
 	schedule.Set("once", outbox.NewID().String())
-	r.as("a").post("schedule-run", schedule).is(303)
+	r.as("a").confirm("schedule-run", schedule).is(303)
 	schedule.Del("once")
 	r.as("a").get("jobs?kind=sync").is(200).has("1 job shown")
 	r.as("a").confirm("schedule-resume", schedule).is(303)
-	r.as("a").post("schedule-delete", schedule).is(303)
+	r.as("a").confirm("schedule-delete", schedule).is(303)
 	r.as("a").get("schedule?name=sync").is(404)
 
 	r.exec(`INSERT INTO outbox.sinks (sink) VALUES ('nats-eu')`)

@@ -157,13 +157,13 @@ func waiting(q operator.Queue) int64 {
 
 func (s *site) pause(v *visit) error {
 	return v.actOnQueue(func(o *operator.Operator, queue string) error {
-		return v.actOnThing(o, &queueThing, operator.AuditEntry{Act: "queue.pause", Queue: queue})
+		return v.actOnThing(o, &queueThing, operator.AuditEntry{Act: "queue.pause", Queue: queue}, queueThing.pause)
 	})
 }
 
 func (s *site) resume(v *visit) error {
 	return v.actOnQueue(func(o *operator.Operator, queue string) error {
-		return v.actOnThing(o, &queueThing, operator.AuditEntry{Act: "queue.resume", Queue: queue})
+		return v.actOnThing(o, &queueThing, operator.AuditEntry{Act: "queue.resume", Queue: queue}, queueThing.resume)
 	})
 }
 

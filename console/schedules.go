@@ -38,7 +38,7 @@ func (s *site) schedule(v *visit) error {
 	if err != nil {
 		return err
 	}
-	done, err := v.justDone(stance{paused: found.PausedSince})
+	done, err := v.justDone(scheduleStanding(found))
 	if err != nil {
 		return err
 	}
@@ -53,19 +53,7 @@ func (s *site) scheduleOf(v *visit) (found operator.Schedule, err error) {
 			return found, err
 		}
 	}
-	if tenant.IsZero() {
-		tenant = outbox.RootTenant
-	}
-	all, err := v.operator.SchedulesOf(v.ctx(), tenant)
-	if err != nil {
-		return found, err
-	}
-	for _, found := range all {
-		if found.Name == v.param("name") {
-			return found, nil
-		}
-	}
-	return found, operator.ErrScheduleNotFound
+	return v.operator.Schedule(v.ctx(), tenant, v.param("name"))
 }
 
 // ticksOf returns the coming ticks, from the one that the database waits for; of a paused schedule, those that would

@@ -40,14 +40,23 @@ type thing struct {
 	page          func(operator.AuditEntry) templ.SafeURL
 	row           func(operator.AuditEntry) operator.Row
 	standing      func(context.Context, *operator.Operator, operator.AuditEntry) (stance, error)
-	pause, resume func(context.Context, *operator.Operator, operator.AuditEntry) error
+	pause, resume actOf
 }
+
+// actOf does an act on the thing that an entry of the audit names.
+type actOf func(context.Context, *operator.Operator, operator.AuditEntry) error
 
 // stance is the present state of a thing, as far as it can be undone.
 type stance struct {
 	paused time.Time // since when it is paused, or stopped; zero if it is not
 	ended  bool      // nothing can be changed any more
 	limits limitsOfQueue
+
+	// These are of a schedule: when it was created, how often it was changed since, and when and whether by a program.
+	created    time.Time
+	generation int64
+	declared   bool
+	updated    time.Time
 }
 
 type limitsOfQueue struct {
@@ -57,6 +66,13 @@ type limitsOfQueue struct {
 
 func queueStanding(q operator.Queue) stance {
 	return stance{paused: q.PausedSince, limits: limitsOfQueue{q.MaxRunning, q.Rate}}
+}
+
+func scheduleStanding(s operator.Schedule) stance {
+	return stance{
+		paused: s.PausedSince, created: s.CreatedAt, generation: s.Generation, declared: s.SetBy == "",
+		updated: s.UpdatedAt,
+	}
 }
 
 func operationStanding(o operator.Operation) stance {
@@ -122,13 +138,11 @@ var scheduleThing = thing{
 		return operator.Row{Schedule: e.Target, Tenant: e.Tenant}
 	},
 	standing: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) (stance, error) {
-		all, err := o.SchedulesOf(ctx, e.Tenant)
-		for _, s := range all {
-			if s.Name == e.Target {
-				return stance{paused: s.PausedSince}, err
-			}
+		found, err := o.Schedule(ctx, e.Tenant, e.Target)
+		if errors.Is(err, operator.ErrScheduleNotFound) {
+			return stance{ended: true}, nil
 		}
-		return stance{ended: true}, err
+		return scheduleStanding(found), err
 	},
 	pause: func(ctx context.Context, o *operator.Operator, e operator.AuditEntry) error {
 		return o.PauseSchedule(ctx, e.Tenant, e.Target)
@@ -219,10 +233,10 @@ func limitsIn(text json.RawMessage) (l limitsOfQueue, ok bool) {
 // entry.
 func (s stance) asLeft(e operator.AuditEntry) bool {
 	var left recorded
-	if s.ended || json.Unmarshal(e.After, &left) != nil {
+	if s.ended || s.created.After(e.At) || json.Unmarshal(e.After, &left) != nil {
 		return false
 	}
-	switch verb := e.Act[strings.LastIndexByte(e.Act, '.')+1:]; verb {
+	switch verbOf(e.Act) {
 	case "limit":
 		_, known := limitsIn(e.Before)
 		after, ok := limitsIn(e.After)
@@ -234,6 +248,22 @@ func (s stance) asLeft(e operator.AuditEntry) bool {
 		return s.paused.Equal(*since)
 	}
 	return !s.paused.IsZero() && !s.paused.After(e.At)
+}
+
+// verbOf returns what an act does: pause, of queue.pause.
+func verbOf(act string) string { return act[strings.LastIndexByte(act, '.')+1:] }
+
+// as reports whether a thing is as an act leaves it, however it came to be so.
+func (s stance) as(act string) bool {
+	switch verbOf(act) {
+	case "pause", "stop":
+		return !s.ended && !s.paused.IsZero()
+	case "resume":
+		return !s.ended && s.paused.IsZero()
+	case "delete":
+		return s.ended
+	}
+	return false
 }
 
 // run does the opposite of the act.
@@ -398,7 +428,7 @@ func (v *visit) latestOn(t *thing, e operator.AuditEntry) (operator.AuditEntry, 
 		of, verb, _ := strings.Cut(l.Act, ".")
 		same := verb == "limit"
 		if e.Act != "queue.limit" {
-			same = slices.Contains([]string{"pause", "stop", "resume", "delete", "remove"}, verb)
+			same = slices.Contains([]string{"pause", "stop", "resume", "delete", "remove", "create", "change"}, verb)
 		}
 		if l.ID > e.ID && of == t.noun && same && t.page(l) == t.page(e) {
 			return l, err
@@ -419,6 +449,10 @@ func (v *visit) changedSince(now stance, e operator.AuditEntry, t *thing) error 
 	}
 	next := "It is not as it was shown. Nothing was changed."
 	switch {
+	case e.ID == 0 && now.declared && now.updated.After(latest.At) &&
+		!strings.HasSuffix(v.param("shown"), now.version()):
+		next = fmt.Sprintf("A program declared it %s ago. Nothing was changed now.",
+			age(v.now.Sub(now.updated)))
 	case latest.ID > 0:
 		next = fmt.Sprintf("%s did %s %s ago. Nothing was changed now.", latest.Actor, latest.Act,
 			age(v.now.Sub(latest.At)))
@@ -471,40 +505,46 @@ func (v *visit) justDone(now stance) (d doneAct, err error) {
 	return doneAct{u.said, e.ID}, nil
 }
 
-// A form for pausing or resuming a thing sends along how its page has shown the thing: somebody who resumes what was
-// paused at 11:00 does not end the pause that somebody else has begun at 12:00.
+// A form for an act on a thing sends along how its page has shown the thing: somebody who resumes what was paused at
+// 11:00 does not end the pause that somebody else has begun at 12:00, and who deletes a schedule does not delete what
+// somebody else has made of it, or created under its name.
 
 // shown returns the stance in the form in which a page sends it along.
 func (s stance) shown() field {
+	value := "on"
 	switch {
 	case s.ended:
 		return field{"shown", "ended"}
-	case s.paused.IsZero():
-		return field{"shown", "on"}
+	case !s.paused.IsZero():
+		value = s.paused.UTC().Format(time.RFC3339Nano)
 	}
-	return field{"shown", s.paused.UTC().Format(time.RFC3339Nano)}
+	return field{"shown", value + s.version()}
+}
+
+// version distinguishes a schedule from what others make of it, or create under its name; "" of other things.
+func (s stance) version() string {
+	if s.created.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf(" change %d of %s", s.generation, s.created.UTC().Format(time.RFC3339Nano))
 }
 
 // twice is how soon after a person's act the same one is the same click.
 const twice = 5 * time.Second
 
-// actOnThing pauses, stops or resumes a thing, if it still is as the page has shown it; otherwise it names who was
-// first. What is paused already is not paused again. Such an act may be an emergency: it waits for those who are
-// changing the thing's row, such as the steps of an operation, and is not refused because of them. A form that is sent
-// twice, by a double click, is answered like the first one.
-func (v *visit) actOnThing(o *operator.Operator, t *thing, e operator.AuditEntry) error {
+// actOnThing acts on a thing, if it still is as the page has shown it; otherwise it names who was first. What is paused
+// already is not paused again. Such an act may be an emergency: it waits for those who are changing the thing's row,
+// such as the steps of an operation, and is not refused because of them. A form that is sent twice, by a double click,
+// is answered like the first one.
+func (v *visit) actOnThing(o *operator.Operator, t *thing, e operator.AuditEntry, do actOf) error {
 	shown := v.param("shown")
 	if shown == "" {
 		return unreadable("shown", "is missing")
 	}
-	do, goes := t.pause, true
-	if strings.HasSuffix(e.Act, ".resume") {
-		do, goes = t.resume, false
-	}
 	changed, now := false, stance{}
 	err := o.Locked(v.ctx(), t.row(e), func(o *operator.Operator) (err error) {
 		now, err = t.standing(v.ctx(), o, e)
-		changed = err == nil && (now.shown().value != shown || now.ended || now.paused.IsZero() != goes)
+		changed = err == nil && (now.shown().value != shown || now.ended || now.as(e.Act))
 		if err != nil || changed {
 			return err
 		}
@@ -513,7 +553,7 @@ func (v *visit) actOnThing(o *operator.Operator, t *thing, e operator.AuditEntry
 	if !changed {
 		return err
 	}
-	if !now.ended && now.paused.IsZero() != goes {
+	if now.as(e.Act) {
 		if latest, err := v.latestOn(t, e); err == nil && latest.Act == e.Act && latest.Actor == v.who.Name &&
 			v.now.Sub(latest.At) < twice {
 			v.before = latest.ID

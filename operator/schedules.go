@@ -2,6 +2,7 @@ package operator
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,9 +50,28 @@ func (o *Operator) Schedules(ctx context.Context) ([]Schedule, error) {
 
 // SchedulesOf returns schedules as Schedules does, of a single tenant; zero means all.
 func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedule, error) {
+	return o.SchedulesPage(ctx, SchedulesQuery{Tenant: tenant})
+}
+
+// SchedulesQuery says which schedules [Operator.SchedulesPage] returns. The zero value means the first of all tenants.
+type SchedulesQuery struct {
+	Tenant      outbox.ID // zero means all
+	AfterName   string    // the last schedule of the page before, together with AfterTenant
+	AfterTenant outbox.ID
+	Limit       int // at most 10 000, which 0 means
+}
+
+// SchedulesPage returns schedules in the order of their names and then tenants.
+func (o *Operator) SchedulesPage(ctx context.Context, q SchedulesQuery) ([]Schedule, error) {
+	if err := validTexts(map[string]string{"name": q.AfterName}); err != nil {
+		return nil, err
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.ListSchedules(ctx, pgvalue.UUIDOrNull(tenant), maxSchedules)
+	rows, err := o.db.ListSchedules(ctx, sqlgen.ListSchedulesParams{
+		Tenant: pgvalue.UUIDOrNull(q.Tenant), AfterName: q.AfterName, AfterTenant: pgvalue.UUID(q.AfterTenant),
+		MaxRows: int32(min(cmp.Or(q.Limit, maxSchedules), maxSchedules)),
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list schedules: %w", err)
 	}
@@ -67,6 +87,19 @@ func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedul
 		}
 	}
 	return schedules, nil
+}
+
+// Schedule returns a schedule of a tenant, or [ErrScheduleNotFound]. The zero tenant means [outbox.RootTenant].
+func (o *Operator) Schedule(ctx context.Context, tenant outbox.ID, name string) (Schedule, error) {
+	// The name without a tenant is just before the first schedule of the name.
+	found, err := o.SchedulesPage(ctx, SchedulesQuery{Tenant: orRoot(tenant), AfterName: name, Limit: 1})
+	switch {
+	case err != nil:
+		return Schedule{}, err
+	case len(found) == 0 || found[0].Name != name:
+		return Schedule{}, ErrScheduleNotFound
+	}
+	return found[0], nil
 }
 
 // OverdueSchedules returns up to limit schedules of a tenant or, if it is zero, of all that are due for longer than

@@ -1,11 +1,13 @@
 -- name: ListSchedules :many
--- ListSchedules returns up to @max_rows schedules in the order of their names, only those of the @tenant if there is
--- one.
+-- ListSchedules returns up to @max_rows schedules in the order of their names and tenants, after the one that
+-- @after_name and @after_tenant name; only those of the @tenant if there is one.
 SELECT tenant_id, name, generation, coalesce(expression, '')::text AS expression, coalesce(time_zone, '')::text AS time_zone, every,
        missed, missed_limit, kind, queue, coalesce(streamed, false)::boolean AS streamed, next_at, last_at, paused_at, created_at, updated_at,
        coalesce(set_by, '')::text AS set_by
 FROM outbox.schedules
-WHERE sqlc.narg('tenant')::uuid IS NULL OR schedules.tenant_id = sqlc.narg('tenant')
+WHERE (sqlc.narg('tenant')::uuid IS NULL OR schedules.tenant_id = sqlc.narg('tenant'))
+  AND schedules.name >= @after_name::text -- for the index of a tenant's names
+  AND (schedules.name, schedules.tenant_id) > (@after_name, @after_tenant::uuid)
 ORDER BY name, tenant_id
 LIMIT @max_rows;
 

@@ -146,10 +146,19 @@ SELECT tenant_id, name, generation, coalesce(expression, '')::text AS expression
        missed, missed_limit, kind, queue, coalesce(streamed, false)::boolean AS streamed, next_at, last_at, paused_at, created_at, updated_at,
        coalesce(set_by, '')::text AS set_by
 FROM outbox.schedules
-WHERE $1::uuid IS NULL OR schedules.tenant_id = $1
+WHERE ($1::uuid IS NULL OR schedules.tenant_id = $1)
+  AND schedules.name >= $2::text -- for the index of a tenant's names
+  AND (schedules.name, schedules.tenant_id) > ($2, $3::uuid)
 ORDER BY name, tenant_id
-LIMIT $2
+LIMIT $4
 `
+
+type ListSchedulesParams struct {
+	Tenant      pgtype.UUID
+	AfterName   string
+	AfterTenant pgtype.UUID
+	MaxRows     int32
+}
 
 type ListSchedulesRow struct {
 	TenantID    pgtype.UUID
@@ -171,10 +180,15 @@ type ListSchedulesRow struct {
 	SetBy       string
 }
 
-// ListSchedules returns up to @max_rows schedules in the order of their names, only those of the @tenant if there is
-// one.
-func (q *Queries) ListSchedules(ctx context.Context, tenant pgtype.UUID, maxRows int32) ([]ListSchedulesRow, error) {
-	rows, err := q.db.Query(ctx, ListSchedules, tenant, maxRows)
+// ListSchedules returns up to @max_rows schedules in the order of their names and tenants, after the one that
+// @after_name and @after_tenant name; only those of the @tenant if there is one.
+func (q *Queries) ListSchedules(ctx context.Context, arg ListSchedulesParams) ([]ListSchedulesRow, error) {
+	rows, err := q.db.Query(ctx, ListSchedules,
+		arg.Tenant,
+		arg.AfterName,
+		arg.AfterTenant,
+		arg.MaxRows,
+	)
 	if err != nil {
 		return nil, err
 	}
