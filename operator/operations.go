@@ -267,8 +267,9 @@ func (o *Operator) operations(ctx context.Context, params sqlgen.ListOperationsP
 
 func operationOf(row sqlgen.ListOperationsRow) (op Operation, err error) {
 	op = Operation{
-		ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Act: OperationAct(row.Act), PerSecond: row.PerSecond,
-		Matched: row.Matched, Done: row.Done, Passed: row.Passed, Actor: row.Actor, Reason: row.Reason,
+		ID: row.ID.Bytes, Tenant: row.TenantID.Bytes, Act: OperationAct(strings.TrimPrefix(row.Act, collects)),
+		PerSecond: row.PerSecond,
+		Matched:   row.Matched, Done: row.Done, Passed: row.Passed, Actor: row.Actor, Reason: row.Reason,
 		RequestID: row.RequestID,
 		StartedAt: row.CreatedAt.Time, StoppedAt: row.StoppedAt.Time, FinishedAt: row.FinishedAt.Time,
 		Failure: row.Failure, Overdue: row.Overdue,
@@ -350,7 +351,7 @@ func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err 
 	defer cancel()
 	everything := WithTenant(bound, outbox.ID{})
 	err = pgx.BeginFunc(everything, o.pool, func(tx pgx.Tx) error {
-		taken, err := sqlgen.New(tx).TakeOperation(bound, knownActs())
+		taken, err := sqlgen.New(tx).TakeOperation(bound, steppedActs())
 		if err != nil || len(taken) == 0 {
 			again = operationPoll
 			return err
@@ -381,6 +382,9 @@ func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err 
 // them, it acts on the first half of the page, and so on; it passes over a job that is refused alone, and returns the
 // refusal.
 func (o *Operator) step(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperationRow) (passedOver, err error) {
+	if strings.HasPrefix(taken.Act, collects) {
+		return nil, o.collectJobs(ctx, tx, taken)
+	}
 	if taken.TenantID.Valid { // for row security: this process acts for all tenants
 		if _, err := tx.Exec(ctx, `SELECT set_config('app.tenant_id', $1, true)`,
 			outbox.ID(taken.TenantID.Bytes).String()); err != nil {

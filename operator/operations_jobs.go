@@ -40,13 +40,21 @@ func (a OperationAct) OnOpenJobs() bool { return actsOnJobs[a] != nil }
 // Possible returns the statuses of open jobs in which the act is possible; none for an act on dead letters.
 func (a OperationAct) Possible() []outbox.Status { return slices.Clone(actsOnJobs[a]) }
 
-// knownActs returns the acts whose steps this build can take.
+// knownActs returns the acts on dead letters and on open jobs.
 func knownActs() []string {
 	acts := []string{string(ReplayLetters), string(DismissLetters)}
 	for act := range actsOnJobs {
 		acts = append(acts, string(act))
 	}
 	slices.Sort(acts)
+	return acts
+}
+
+// steppedActs returns the acts of operations whose steps this build can take.
+func steppedActs() (acts []string) {
+	for _, act := range knownActs() {
+		acts = append(acts, act, collects+act)
+	}
 	return acts
 }
 
@@ -106,13 +114,14 @@ type openJobs struct {
 	CreatedSince time.Time `json:"created_since,omitzero"`
 	CreatedUntil time.Time `json:"created_until,omitzero"`
 	Edit         JobEdit   `json:"edit,omitzero"`
+	AsOf         string    `json:"as_of,omitempty"` // while not all of the jobs are stored
 }
 
 func (n OperationSpec) storedJobs() ([]byte, error) {
 	f := n.Jobs
 	s := openJobs{
 		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Statuses: f.statuses(n.Act), CreatedSince: f.CreatedSince,
-		CreatedUntil: f.CreatedUntil, Edit: n.Edit,
+		CreatedUntil: f.CreatedUntil, Edit: n.Edit, AsOf: f.AsOf,
 	}
 	if !f.Tenant.IsZero() {
 		s.Tenant = f.Tenant.String()
@@ -121,18 +130,23 @@ func (n OperationSpec) storedJobs() ([]byte, error) {
 }
 
 func readOpenJobs(text []byte) (f OpenFilter, edit JobEdit, err error) {
+	f, edit, _, err = readStoredJobs(text)
+	return f, edit, err
+}
+
+func readStoredJobs(text []byte) (f OpenFilter, edit JobEdit, asOf string, err error) {
 	var s openJobs
 	if err = json.Unmarshal(text, &s); err == nil && s.Tenant != "" {
 		f.Tenant, err = outbox.ParseID(s.Tenant)
 	}
 	if err != nil {
-		return f, edit, fmt.Errorf("read the filter of an operation: %w", err)
+		return f, edit, "", fmt.Errorf("read the filter of an operation: %w", err)
 	}
 	f.Kind, f.Queue, f.Key, f.CreatedSince, f.CreatedUntil = s.Kind, s.Queue, s.Key, s.CreatedSince, s.CreatedUntil
 	for _, word := range s.Statuses {
 		f.Statuses = append(f.Statuses, outbox.Status(word))
 	}
-	return f, s.Edit, nil
+	return f, s.Edit, s.AsOf, nil
 }
 
 // meantJobs selects the open jobs of a filter: $1 to $9 are those of params.
@@ -206,39 +220,6 @@ FROM counted`, f.params(act)...).Scan(&match.Matched, &match.Keyed, &counts)
 		return OpenMatch{}, fmt.Errorf("count open jobs: %w", err)
 	}
 	return match, nil
-}
-
-// startOnJobs stores an operation on open jobs, together with the jobs that it concerns.
-func (o *Operator) startOnJobs(ctx context.Context, n OperationSpec) (Operation, error) {
-	filter, err := n.storedJobs()
-	if err != nil {
-		return Operation{}, err
-	}
-	started := Operation{
-		ID: n.ID, Tenant: n.Jobs.Tenant, Act: n.Act, Jobs: n.Jobs, Edit: n.Edit, PerSecond: n.PerSecond,
-		Actor: o.by.actor, Reason: o.by.reason, RequestID: o.by.requestID,
-	}
-	ctx, cancel := context.WithTimeout(ctx, 3*statementTimeout) // for a million jobs
-	defer cancel()
-	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
-		params := append(n.Jobs.params(n.Act), pgvalue.UUID(started.ID))
-		filled, err := tx.Exec(
-			ctx, `INSERT INTO outbox.operation_jobs (operation_id, job_id, tenant_id, epoch)
-SELECT $10, jobs.id, jobs.tenant_id, jobs.epoch `+meantJobs+` ON CONFLICT DO NOTHING`, params...)
-		if err != nil {
-			return err
-		}
-		started.Matched = filled.RowsAffected()
-		at, err := sqlgen.New(tx).StartOperation(ctx, sqlgen.StartOperationParams{
-			ID: pgvalue.UUID(started.ID), TenantID: pgvalue.UUIDOrNull(started.Tenant), Act: string(n.Act),
-			Filter: filter, PerSecond: n.PerSecond,
-			Matched: started.Matched, Actor: started.Actor, Reason: started.Reason, RequestID: started.RequestID,
-			Most: maxOperations,
-		})
-		started.StartedAt = at.Time
-		return err
-	})
-	return started, err
 }
 
 // jobsOfStep is how many jobs a step acts on: each takes a statement or two.

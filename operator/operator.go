@@ -35,7 +35,7 @@ func (e *StatusError) Error() string {
 }
 
 // An Operator looks at jobs and queues and acts on them. It is safe for concurrent use. Each of its statements is given
-// up after 10 s, except those that start, step, stop or resume an operation: these have up to 30 s.
+// up after 10 s, except those that step, stop or resume an operation: these have up to 30 s.
 type Operator struct {
 	db   *sqlgen.Queries // of pool
 	pool tied

@@ -1,7 +1,8 @@
 -- name: StartOperation :one
 -- StartOperation stores an operation, unless there is one with its id, or @most operations of the tenant, or of all
 -- tenants, are under way, or ten times as many are unfinished, with those that are stopped. It hides an act on open
--- jobs from builds that do not know such acts (migrations/00010_bulk.sql).
+-- jobs from builds that do not know such acts (migrations/00010_bulk.sql); before the act may stand that its jobs are
+-- still to be collected, with the filter's as_of.
 WITH started AS (
     INSERT INTO outbox.operations (id, tenant_id, act, open_act, next_at, open_at, filter, per_second, matched, actor, reason, request_id)
     SELECT @id::uuid, sqlc.narg(tenant_id)::uuid, CASE WHEN of_letters THEN @act::text ELSE 'replay' END, CASE WHEN NOT of_letters THEN @act END,
@@ -16,16 +17,16 @@ WITH started AS (
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
     SELECT started.actor, nullif(started.request_id, ''), nullif(started.reason, ''), 'operation.start', started.id::text, started.tenant_id,
-        '{"operation": null}', jsonb_build_object('act', coalesce(started.open_act, started.act),
-            'filter', started.filter, 'per_second', started.per_second, 'matched', started.matched)
+        '{"operation": null}', jsonb_build_object('act', replace(coalesce(started.open_act, started.act), 'collect ', ''),
+            'filter', started.filter - 'as_of', 'per_second', started.per_second, 'matched', started.matched)
     FROM started
 )
 SELECT started.created_at FROM started;
 
 -- name: TrimOperations :one
 -- TrimOperations forgets operations that ended, or were stopped and not resumed, before now() - @keep, and deletes up
--- to @max_rows jobs that forgotten ones were still to act on. One that starts stores its jobs in its own transaction.
--- The operations that have jobs are few, and are looked up one after the other.
+-- to @max_rows jobs that forgotten ones were still to act on. An operation is stored before its jobs, or together with
+-- them. The operations that have jobs are few, and are looked up one after the other.
 WITH RECURSIVE forgotten AS (
     DELETE FROM outbox.operations
     WHERE finished_at < statement_timestamp() - @keep::interval

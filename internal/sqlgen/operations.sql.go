@@ -182,8 +182,8 @@ WITH started AS (
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, target, tenant_id, before, after)
     SELECT started.actor, nullif(started.request_id, ''), nullif(started.reason, ''), 'operation.start', started.id::text, started.tenant_id,
-        '{"operation": null}', jsonb_build_object('act', coalesce(started.open_act, started.act),
-            'filter', started.filter, 'per_second', started.per_second, 'matched', started.matched)
+        '{"operation": null}', jsonb_build_object('act', replace(coalesce(started.open_act, started.act), 'collect ', ''),
+            'filter', started.filter - 'as_of', 'per_second', started.per_second, 'matched', started.matched)
     FROM started
 )
 SELECT started.created_at FROM started
@@ -204,7 +204,8 @@ type StartOperationParams struct {
 
 // StartOperation stores an operation, unless there is one with its id, or @most operations of the tenant, or of all
 // tenants, are under way, or ten times as many are unfinished, with those that are stopped. It hides an act on open
-// jobs from builds that do not know such acts (migrations/00010_bulk.sql).
+// jobs from builds that do not know such acts (migrations/00010_bulk.sql); before the act may stand that its jobs are
+// still to be collected, with the filter's as_of.
 func (q *Queries) StartOperation(ctx context.Context, arg StartOperationParams) (pgtype.Timestamptz, error) {
 	row := q.db.QueryRow(ctx, StartOperation,
 		arg.ID,
@@ -443,8 +444,8 @@ type TrimOperationsRow struct {
 }
 
 // TrimOperations forgets operations that ended, or were stopped and not resumed, before now() - @keep, and deletes up
-// to @max_rows jobs that forgotten ones were still to act on. One that starts stores its jobs in its own transaction.
-// The operations that have jobs are few, and are looked up one after the other.
+// to @max_rows jobs that forgotten ones were still to act on. An operation is stored before its jobs, or together with
+// them. The operations that have jobs are few, and are looked up one after the other.
 func (q *Queries) TrimOperations(ctx context.Context, keep pgtype.Interval, maxRows int32) (TrimOperationsRow, error) {
 	row := q.db.QueryRow(ctx, TrimOperations, keep, maxRows)
 	var i TrimOperationsRow

@@ -1,0 +1,141 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+)
+
+// An operation on open jobs stores, before it acts on the first of them, which jobs it concerns: acting on one may
+// change others, such as those behind it in its key. To store a million takes longer than a request may. So the start
+// stores up to 20 000; if there are more, steps of the operation store them all, and then act. The filter of such an
+// operation has the AsOf of the count: what changes before its jobs are stored is left alone, as what changes later is.
+
+const (
+	// atOnce is how many jobs the start of an operation stores.
+	atOnce = 20_000
+	// collects stands before the act of an operation while its steps store its jobs. Builds that do not know of such
+	// steps do not know the act, and take none.
+	collects = "collect "
+	// readAtOnce is how many open jobs such a step reads, whether or not they match.
+	readAtOnce = 50_000
+)
+
+// storeMeant begins a statement that stores jobs of an operation; meantJobs follows, with $1 to $9.
+const storeMeant = `INSERT INTO outbox.operation_jobs (operation_id, job_id, tenant_id, epoch)
+SELECT $10, jobs.id, jobs.tenant_id, jobs.epoch `
+
+// errMany reports that an operation concerns more jobs than its start stores.
+var errMany = errors.New("there are more jobs than are stored at once")
+
+// startOnJobs stores an operation on open jobs, together with the jobs that it concerns if they are few.
+func (o *Operator) startOnJobs(ctx context.Context, n OperationSpec) (Operation, error) {
+	started, err := o.startOnFew(ctx, n)
+	if !errors.Is(err, errMany) {
+		return started, err
+	}
+	counted, err := o.MatchOpenJobs(ctx, n.Act, n.Jobs)
+	if err != nil {
+		return Operation{}, err
+	}
+	asOf := n.Jobs
+	asOf.AsOf = counted.AsOf
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
+		started, err = o.storeOnJobs(ctx, tx, n, asOf, counted.Matched)
+		return err
+	})
+	return started, err
+}
+
+// startOnFew returns errMany if the operation concerns too many jobs.
+func (o *Operator) startOnFew(ctx context.Context, n OperationSpec) (started Operation, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
+		params := append(n.Jobs.params(n.Act), pgvalue.UUID(n.ID), atOnce+1)
+		filled, err := tx.Exec(ctx, storeMeant+meantJobs+` LIMIT $11 ON CONFLICT DO NOTHING`, params...)
+		switch {
+		case err != nil:
+			return err
+		case filled.RowsAffected() > atOnce:
+			return errMany
+		}
+		f := n.Jobs
+		f.AsOf = ""
+		started, err = o.storeOnJobs(ctx, tx, n, f, filled.RowsAffected())
+		return err
+	})
+	return started, err
+}
+
+// storeOnJobs stores an operation with the filter f, whose AsOf is set if its jobs are still to be stored.
+func (o *Operator) storeOnJobs(ctx context.Context, tx pgx.Tx, n OperationSpec, f OpenFilter,
+	matched int64,
+) (Operation, error) {
+	started := Operation{
+		ID: n.ID, Tenant: n.Jobs.Tenant, Act: n.Act, Jobs: n.Jobs, Edit: n.Edit, PerSecond: n.PerSecond,
+		Matched: matched, Actor: o.by.actor, Reason: o.by.reason, RequestID: o.by.requestID,
+	}
+	act := string(n.Act)
+	if f.AsOf != "" {
+		act = collects + act
+	}
+	n.Jobs = f
+	filter, err := n.storedJobs()
+	if err != nil {
+		return started, err
+	}
+	at, err := sqlgen.New(tx).StartOperation(ctx, sqlgen.StartOperationParams{
+		ID: pgvalue.UUID(started.ID), TenantID: pgvalue.UUIDOrNull(started.Tenant), Act: act,
+		Filter: filter, PerSecond: n.PerSecond,
+		Matched: started.Matched, Actor: started.Actor, Reason: started.Reason, RequestID: started.RequestID,
+		Most: maxOperations,
+	})
+	started.StartedAt = at.Time
+	return started, err
+}
+
+// collectJobs stores the next of an operation's jobs, in the order of their ids, in the transaction that locks it. It
+// reads a bounded number of open jobs, of all tenants if the transaction is tied to none.
+func (o *Operator) collectJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperationRow) error {
+	filter, _, asOf, err := readStoredJobs(taken.Filter)
+	if err != nil {
+		return err
+	}
+	if filter.AsOf = asOf; taken.TenantID.Valid {
+		filter.Tenant = taken.TenantID.Bytes
+	}
+	if _, err := tx.Exec(ctx, scanIndexes+inOrder); err != nil {
+		return err
+	}
+	from, last, all := pgtype.UUID{Bytes: taken.Position.Bytes, Valid: true}, newest, false
+	err = tx.QueryRow(ctx, `SELECT id FROM outbox.jobs WHERE id > $1 ORDER BY id OFFSET $2 LIMIT 1`, from, readAtOnce).
+		Scan(&last)
+	if all = errors.Is(err, pgx.ErrNoRows); err != nil && !all {
+		return err
+	}
+	act := strings.TrimPrefix(taken.Act, collects)
+	params := append(filter.params(OperationAct(act)), taken.ID, from, last)
+	if _, err = tx.Exec(ctx, storeMeant+meantJobs+` AND jobs.id > $11 AND jobs.id <= $12`, params...); err != nil {
+		return fmt.Errorf("store its jobs: %w", err)
+	}
+	if all { // the next step begins with the first of them
+		_, err = tx.Exec(ctx, `UPDATE outbox.operations SET open_act = $2 WHERE id = $1`, taken.ID, act)
+		last = pgtype.UUID{Valid: true}
+	}
+	if err != nil {
+		return err
+	}
+	return sqlgen.New(tx).AdvanceOperation(ctx, sqlgen.AdvanceOperationParams{
+		ID: taken.ID, Position: last, Pause: pgvalue.Interval(0),
+	})
+}

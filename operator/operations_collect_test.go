@@ -1,0 +1,98 @@
+package operator_test
+
+import (
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// An operation on more jobs than a request has time to store begins at once. Its steps store its jobs before they act:
+// those that were counted, without those that have come since, or to which something has happened before or after the
+// start.
+func TestAnOperationOnManyJobsStoresThemInSteps(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []outbox.ID{outbox.NewID(), {}} {
+		_, db := newRig(t)
+		runner := operator.New(pgtest.Login(t, db, "outbox_api"))
+		mine, other, meant := tenant, outbox.NewID(), int64(25_000)
+		if mine.IsZero() {
+			mine, meant = outbox.RootTenant, 25_010
+		}
+		open(t, db, mine, "mail", "pending", 12_000)
+		open(t, db, mine, "bill", "pending", 40_000)
+		open(t, db, other, "mail", "pending", 10)
+		open(t, db, mine, "mail", "pending", 13_000) // in the second step
+		tied := operator.WithTenant(t.Context(), tenant)
+		filter := operator.OpenFilter{Tenant: tenant, Kind: "mail"}
+		counted, err := runner.MatchOpenJobs(tied, operator.CancelJobs, filter)
+		if err != nil || counted.Matched != meant {
+			t.Fatalf("counted %+v, %v; want %d", counted, err, meant)
+		}
+		changes := func(order string) {
+			exec(t, db, `UPDATE outbox.jobs SET epoch = epoch + 1 WHERE id = (SELECT id FROM outbox.jobs WHERE tenant_id = $1 AND kind = 'mail' AND epoch = 0 ORDER BY id `+order+` LIMIT 1)`, mine)
+		}
+		changes("")
+		changes("DESC")
+		filter.AsOf = counted.AsOf
+		op, err := runner.StartOperation(tied, operator.OperationSpec{Act: operator.CancelJobs, Jobs: filter})
+		if err != nil || op.Matched != meant-2 || op.Act != operator.CancelJobs {
+			t.Fatalf("started %+v, %v; want %d", op, err, meant-2)
+		}
+		if n := number(t, db, `SELECT count(*) FROM outbox.operation_jobs`); n != 0 {
+			t.Errorf("the start has stored %d jobs", n)
+		}
+		if n := number(t, db, `SELECT count(*) FROM outbox.audit WHERE act = 'operation.start' AND after->>'act' = 'cancel' AND after->'filter'->'as_of' IS NULL`); n != 1 {
+			t.Errorf("the audit has %d starts as they were asked for", n)
+		}
+		open(t, db, mine, "mail", "pending", 7)
+		changes("OFFSET 5")
+		step := func() {
+			if _, err := runner.StepOperation(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		step()
+		changes("OFFSET 6") // it is stored, in the epoch in which it was counted
+		if op, err = runner.Operation(tied, tenant, op.ID); err != nil || op.Done != 0 || op.Jobs.AsOf != "" || op.Act != operator.CancelJobs {
+			t.Errorf("after the first step it is %+v, %v", op, err)
+		}
+		step()
+		if n := number(t, db, `SELECT count(*) FROM outbox.operation_jobs AS meant JOIN outbox.jobs ON jobs.id = job_id AND jobs.epoch = meant.epoch AND jobs.epoch = 0 AND kind = 'mail'`); n != meant-4 {
+			t.Errorf("%d jobs are as they were counted, want %d", n, meant-4)
+		}
+		if n := number(t, db, `SELECT count(*) FROM outbox.operation_jobs`); n != meant-3 {
+			t.Errorf("%d jobs are stored, want %d", n, meant-3)
+		}
+		if n := number(t, db, `SELECT count(*) FROM outbox.audit WHERE act = 'job.cancel'`); n != 0 {
+			t.Errorf("%d jobs were cancelled before all were stored", n)
+		}
+		step()
+		if op, err = runner.Operation(tied, tenant, op.ID); err != nil || op.Done < 97 || op.Failure != "" {
+			t.Errorf("after the third step it is %+v, %v", op, err)
+		}
+	}
+}
+
+// The jobs that exist now are those that exist when the operation starts.
+func TestAnOperationOnManyJobsIsOnThoseThatExist(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	open(t, db, outbox.RootTenant, "mail", "pending", 20_001)
+	op, err := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.RetryJobs})
+	if err != nil || op.Matched != 20_001 {
+		t.Fatalf("started %+v, %v; want 20 001", op, err)
+	}
+	open(t, db, outbox.RootTenant, "mail", "pending", 9)
+	if _, err := o.StepOperation(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := number(t, db, `SELECT count(*) FROM outbox.operation_jobs`); n != 20_001 {
+		t.Errorf("%d jobs are stored, want 20 001", n)
+	}
+	exec(t, db, `DELETE FROM outbox.operation_jobs WHERE ctid NOT IN (SELECT ctid FROM outbox.operation_jobs LIMIT 150)`)
+	if op = run(t, o, o, op.ID, finished); op.Done != 150 || op.Passed != 19_851 {
+		t.Errorf("it ended as %+v", op)
+	}
+}
