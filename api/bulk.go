@@ -20,6 +20,7 @@ type Bulk struct {
 	IDs    []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" format:"uuid"`
 	Filter *Filter  `json:"filter,omitempty" empty:"leave it out to mean any" doc:"At least one condition. The default statuses are dead letters for retry and dismiss, held jobs for release, and waiting and running jobs for cancel"`
 	While  []string `json:"while,omitempty" empty:"leave it out to mean any" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,cancelled" doc:"With ids: act only on jobs that are in one of these statuses when their turn comes. With a filter, its statuses apply"`
+	Epochs []int64  `json:"epochs,omitempty" maxItems:"1000" nullable:"false" doc:"With ids: the epoch of each, in the same order, as internals show it. Act only on jobs that still have it: nothing has happened to them since"`
 	DryRun bool     `json:"dryRun,omitempty" doc:"Only list the jobs that it would act on"`
 	Reason string   `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
 	Cursor string   `json:"cursor,omitempty" maxLength:"64" doc:"With a filter: next of the previous response to the same filter, to continue where it ended"`
@@ -108,7 +109,7 @@ func retryable(s outbox.Status) bool {
 // wouldDo returns what do would return for a job in its present state.
 func (a bulkAct) wouldDo(job candidate) (requested bool, err error) {
 	switch {
-	case !a.possible(job.status):
+	case !a.possible(job.status), job.meant != nil && *job.meant != job.epoch:
 		return false, &operator.StatusError{ID: job.id, Status: job.status}
 	case a.inTime && job.late:
 		return false, operator.ErrPastDeadline
@@ -143,6 +144,8 @@ func (s *server) actOnMany(ctx context.Context, b Bulk, act bulkAct) (*bulkOutpu
 			err = errEnough
 		case job.found && b.DryRun:
 			requested, err = act.wouldDo(job)
+		case job.found && job.meant != nil:
+			requested, err = s.patiently(ctx, by.AtEpoch(*job.meant), job.id, act)
 		case job.found:
 			requested, err = s.patiently(ctx, by, job.id, act)
 		}
@@ -218,6 +221,8 @@ type candidate struct {
 	status outbox.Status
 	late   bool // past its deadline, by the database's clock; known after look
 	found  bool
+	epoch  int64  // known after look
+	meant  *int64 // epoch of a job that may be acted on; nil means any
 }
 
 // chosen returns the jobs that the principal selected, up to the maximum, and the cursor of the following ones. A
@@ -231,10 +236,15 @@ func (s *server) chosen(ctx context.Context, b Bulk, statuses []outbox.Status,
 	switch {
 	case (len(b.IDs) == 0) == (b.Filter == nil):
 		return nil, "", refuse("#", "wants ids or filter, one of them")
+	case len(b.Epochs) > 0 && len(b.Epochs) != len(b.IDs):
+		return nil, "", refuse("#/epochs", "wants one for each of ids")
 	case b.Filter == nil && b.Cursor != "":
 		return nil, "", refuse("#/cursor", "goes with a filter")
 	case b.Filter == nil:
 		jobs, err = s.byID(ctx, b.IDs)
+		for i := range b.Epochs[:min(len(b.Epochs), len(jobs))] {
+			jobs[i].meant = &b.Epochs[i]
+		}
 		return jobs, "", err
 	case b.Filter.isZero():
 		return nil, "", refuse("#/filter", "has no condition")
@@ -279,6 +289,7 @@ func (s *server) look(ctx context.Context, jobs []candidate) error {
 	}
 	for i, job := range found {
 		jobs[i].found, jobs[i].status, jobs[i].late = !job.ID.IsZero(), job.Status, job.PastDeadline
+		jobs[i].epoch = job.Epoch
 	}
 	return nil
 }

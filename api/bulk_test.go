@@ -63,6 +63,8 @@ func TestAnActByFilterComesToAllOfThem(t *testing.T) {
 		`{` + filter + `,"cursor":"x"}`:                                   "#/cursor",
 		`{"ids":["` + outbox.NewID().String() + `"],"cursor":"AQGTWm8O"}`: "#/cursor",
 		`{` + filter + `,"while":["dead"]}`:                               "#/while",
+		`{` + filter + `,"epochs":[1]}`:                                   "#/epochs",
+		`{"ids":["` + outbox.NewID().String() + `"],"epochs":[1,2]}`:      "#/epochs",
 		`{"filter":{"queue":"mail","kind":""}}`:                           "#/filter/kind",
 		`{"filter":{"queue":"mail","status":[]}}`:                         "#/filter/status",
 	} {
@@ -294,6 +296,27 @@ func TestReleaseKeepsToTheStatuses(t *testing.T) {
 	}
 	var got api.BulkResult
 	if r.post("/jobs/release", `{"ids":["`+id+`"],"while":["created"]}`).want(200, &got); got.Done != 1 {
+		t.Errorf("%+v, want it released", got)
+	}
+}
+
+// A dead letter is run again and dies once more, after somebody has seen it: what they decided was about another error.
+func TestAnActIsOnTheJobsInTheirEpochs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).as("operator-a")
+	same, other := r.enqueue(`{"kind":"mail","hold":true}`), r.enqueue(`{"kind":"mail","hold":true}`)
+	if _, err := r.db.Exec(t.Context(), `UPDATE outbox.jobs SET epoch = epoch + 2 WHERE id = $1`, other); err != nil {
+		t.Fatal(err)
+	}
+	for _, dry := range []string{"true", "false"} {
+		var got api.BulkResult
+		r.post("/jobs/release", `{"ids":["`+other+`","`+same+`"],"epochs":[0,0],"dryRun":`+dry+`}`).want(200, &got)
+		if got.Done != 1 || got.Jobs[0].Code != "job_status_conflict" || got.Jobs[1].Code != "" {
+			t.Errorf("dry run %s: %+v, want the first refused", dry, got)
+		}
+	}
+	var got api.BulkResult
+	if r.post("/jobs/release", `{"ids":["`+other+`"],"epochs":[2]}`).want(200, &got); got.Done != 1 {
 		t.Errorf("%+v, want it released", got)
 	}
 }

@@ -56,9 +56,12 @@ type Bulk struct {
 	IDs    []string   `json:"ids,omitempty"`
 	Filter *JobFilter `json:"filter,omitempty"` // at least one condition; without a status, those that the act is for
 	While  []string   `json:"while,omitempty"`  // with IDs: only jobs that by then are in one of these statuses
-	DryRun bool       `json:"dryRun,omitempty"` // only report which
-	Reason string     `json:"reason,omitempty"` // for the audit
-	Cursor string     `json:"cursor,omitempty"` // with a filter: Next of the previous answer
+	// With IDs: the epoch of each, in the same order; only jobs that still have it by then, to which nothing has
+	// happened since somebody saw them.
+	Epochs []int64 `json:"epochs,omitempty"`
+	DryRun bool    `json:"dryRun,omitempty"` // only report which
+	Reason string  `json:"reason,omitempty"` // for the audit
+	Cursor string  `json:"cursor,omitempty"` // with a filter: Next of the previous answer
 }
 
 // BulkResult contains the outcome for each job.
@@ -94,6 +97,7 @@ func InParts(ctx context.Context, which Bulk,
 			}
 			which.Cursor = part.Next
 			which.IDs = which.IDs[min(len(part.Jobs), len(which.IDs)):]
+			which.Epochs = which.Epochs[min(len(part.Jobs), len(which.Epochs)):]
 			if which.Cursor == "" && len(which.IDs) == 0 {
 				return
 			}

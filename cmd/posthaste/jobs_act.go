@@ -61,7 +61,7 @@ const actDescription = `Acts on the IDs, or on the jobs that match all of the fi
 means jobs that are %s.
 
 By filter it acts on the jobs that exist when it starts, newest first, and skips those
-whose status has changed when their turn comes. It may be interrupted at any time; the
+to which something has happened when their turn comes. It may be interrupted at any time; the
 jobs done so far stay done. To continue, repeat the command.`
 
 func (p *program) actCommand(a jobAct, more ...cli.Flag) *cli.Command {
@@ -153,7 +153,7 @@ func isPossible(ctx context.Context, o jobActs, a jobAct, id outbox.ID) error {
 	}
 	if r, ok := o.(*remote); ok && err == nil && a.inTime { // the API does not show what the database's clock says
 		var would partDone
-		if would, err = r.actOnSome(ctx, a.name, []outbox.ID{id}, true); err == nil && would.passed > 0 {
+		if would, err = r.actOnSome(ctx, a.name, []foundJob{{id: id}}, true); err == nil && would.passed > 0 {
 			err = fmt.Errorf("%s job %s: %w", a.name, id, operator.ErrPastDeadline)
 		}
 	}
@@ -174,17 +174,17 @@ func (a jobAct) wouldDo(job operator.Job) error {
 // actOnMatching acts on the jobs that match the filter now: it finds all of them first, so that nobody confirms less
 // than what happens.
 func (p *program) actOnMatching(ctx context.Context, c *cli.Command, o jobActs, a jobAct, f operator.Filter) error {
-	var ids []outbox.ID
+	var found []foundJob
 	for job, err := range o.All(ctx, f) {
 		if err != nil {
 			return err
 		}
-		ids = append(ids, job.ID)
+		found = append(found, foundAs(job))
 	}
 	requested := 0
 	if c.Bool("dry-run") {
 		would := operator.BulkProgress{}
-		for progress, err := range a.inParts(ctx, o, ids, &requested, a.wouldDoPart) {
+		for progress, err := range a.inParts(ctx, o, found, &requested, a.wouldDoPart) {
 			if err != nil {
 				return err
 			}
@@ -192,7 +192,7 @@ func (p *program) actOnMatching(ctx context.Context, c *cli.Command, o jobActs, 
 		}
 		return p.dryRun(a.name, would.Done)
 	}
-	if err := p.sure(ctx, c, a.name, len(ids), "jobs"); err != nil {
+	if err := p.sure(ctx, c, a.name, len(found), "jobs"); err != nil {
 		return err
 	}
 	switch to := o.(type) { // a job that has moved on since is not what was confirmed
@@ -201,23 +201,37 @@ func (p *program) actOnMatching(ctx context.Context, c *cli.Command, o jobActs, 
 	case *remote:
 		o = to.only(f.Statuses)
 	}
-	err := p.follow(a.name, a.inParts(ctx, o, ids, &requested, a.onPart))
+	err := p.follow(a.name, a.inParts(ctx, o, found, &requested, a.onPart))
 	if requested > 0 {
 		fmt.Fprintf(p.stderr, "%d of them are running: their handlers have been asked to stop\n", requested)
 	}
 	return err
 }
 
+// foundJob is a job as a filter found it. Its epoch is that of which somebody has confirmed the act: it distinguishes a
+// dead letter from one that was run again since, and died once more.
+type foundJob struct {
+	id    outbox.ID
+	epoch *int64 // nil if it is not known, because the API's caller may not see it; and of a job that has ended
+}
+
+func foundAs(j operator.Job) foundJob {
+	if j.Tenant.IsZero() || j.Status == outbox.Cancelled {
+		return foundJob{id: j.ID}
+	}
+	return foundJob{j.ID, &j.Epoch}
+}
+
 const actPart = 100 // jobs per step of the progress; one request through the API
 
 // inParts acts on jobs, one after the other, and counts those that were only asked.
-func (a jobAct) inParts(ctx context.Context, o jobActs, ids []outbox.ID, requested *int,
-	do func(context.Context, jobActs, []outbox.ID) (partDone, error),
+func (a jobAct) inParts(ctx context.Context, o jobActs, jobs []foundJob, requested *int,
+	do func(context.Context, jobActs, []foundJob) (partDone, error),
 ) iter.Seq2[operator.BulkProgress, error] {
 	return func(yield func(operator.BulkProgress, error) bool) {
-		progress := operator.BulkProgress{Matched: int64(len(ids))}
+		progress := operator.BulkProgress{Matched: int64(len(jobs))}
 		var locked []string
-		for part := range slices.Chunk(ids, actPart) {
+		for part := range slices.Chunk(jobs, actPart) {
 			done, err := do(ctx, o, part)
 			progress.Done += int64(done.done)
 			progress.Passed += int64(done.passed + len(done.locked))
@@ -242,13 +256,13 @@ type partDone struct {
 }
 
 // wouldDoPart counts what onPart would do.
-func (a jobAct) wouldDoPart(ctx context.Context, o jobActs, ids []outbox.ID) (d partDone, err error) {
+func (a jobAct) wouldDoPart(ctx context.Context, o jobActs, jobs []foundJob) (d partDone, err error) {
 	if r, ok := o.(*remote); ok {
-		return r.actOnSome(ctx, a.name, ids, true)
+		return r.actOnSome(ctx, a.name, jobs, true)
 	}
-	wanted := make([]operator.Wanted, len(ids))
-	for i, id := range ids {
-		wanted[i].ID = id
+	wanted := make([]operator.Wanted, len(jobs))
+	for i, job := range jobs {
+		wanted[i].ID = job.id
 	}
 	found, err := o.Find(ctx, wanted)
 	for _, job := range found {
@@ -261,19 +275,23 @@ func (a jobAct) wouldDoPart(ctx context.Context, o jobActs, ids []outbox.ID) (d 
 	return d, err
 }
 
-func (a jobAct) onPart(ctx context.Context, o jobActs, ids []outbox.ID) (d partDone, err error) {
+func (a jobAct) onPart(ctx context.Context, o jobActs, jobs []foundJob) (d partDone, err error) {
 	if r, ok := o.(*remote); ok {
-		return r.actOnSome(ctx, a.name, ids, false)
+		return r.actOnSome(ctx, a.name, jobs, false)
 	}
-	for _, id := range ids {
-		requested, err := a.do(o, ctx, id)
+	for _, job := range jobs {
+		on := o
+		if direct, ok := o.(*operator.Operator); ok && job.epoch != nil {
+			on = direct.AtEpoch(*job.epoch)
+		}
+		requested, err := a.do(on, ctx, job.id)
 		switch _, conflict := errors.AsType[*operator.StatusError](err); {
 		case err == nil:
 			d.done++
 		case conflict, errors.Is(err, operator.ErrNotFound), errors.Is(err, operator.ErrPastDeadline):
 			d.passed++
 		case pgsession.IsLockedOut(err):
-			d.locked = append(d.locked, id.String())
+			d.locked = append(d.locked, job.id.String())
 		default:
 			return d, err
 		}

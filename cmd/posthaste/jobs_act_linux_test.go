@@ -40,3 +40,32 @@ func TestAnActByFilterShowsABarAndAsksOnATerminal(t *testing.T) {
 		t.Errorf("--yes was asked: %q", all)
 	}
 }
+
+// While the question stands, a dead letter is run again and dies once more, for another reason. The answer is not about
+// that.
+func TestAYesIsToTheJobsAsTheyWereFound(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	for name, way := range map[string]env{"directly": direct, "through the API": through} {
+		kind := name[:4] + "-again"
+		dead(t, db, kind, 103)
+		ours, its := terminal(t)
+		shown := shownOn(ours)
+		var printed strings.Builder
+		code := make(chan int)
+		go func() {
+			code <- run(context.Background(), []string{"posthaste", "jobs", "retry", "--kind", kind}, func(name string) string { return way[name] }, its, &printed, its)
+		}()
+		awaitText(t, "retry 103 jobs? [y/N] ", shown.String)
+		sqlExec(t, db, `UPDATE outbox.jobs SET epoch = epoch + 2, last_error_code = 'other' WHERE id = (SELECT id FROM outbox.jobs WHERE kind = $1 ORDER BY id LIMIT 1)`, kind)
+		if _, err := ours.WriteString("y\n"); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-code; got != exitOK || printed.String() != "retry: 102 done, 1 passed over\n" {
+			t.Errorf("%s: exit status %d, %q, want the one that died again left", name, got, printed.String())
+		}
+		if left := rows(t, direct, "dlq", "list", "--kind", kind); len(left) != 1 {
+			t.Errorf("%s: %d dead letters are left, want 1", name, len(left))
+		}
+	}
+}

@@ -58,10 +58,16 @@ func (r *remote) only(statuses []outbox.Status) *remote {
 
 // actOnSome acts on jobs that are named, mostly in one request. Its error names jobs for which it is unknown whether
 // the act was done.
-func (r *remote) actOnSome(ctx context.Context, act string, ids []outbox.ID, dry bool) (d partDone, err error) {
-	which := client.Bulk{IDs: make([]string, len(ids)), While: r.while, DryRun: dry, Reason: r.reason}
-	for i, id := range ids {
-		which.IDs[i] = id.String()
+func (r *remote) actOnSome(ctx context.Context, act string, jobs []foundJob, dry bool) (d partDone, err error) {
+	which := client.Bulk{While: r.while, DryRun: dry, Reason: r.reason}
+	for _, job := range jobs {
+		which.IDs = append(which.IDs, job.id.String())
+		if job.epoch != nil && !dry {
+			which.Epochs = append(which.Epochs, *job.epoch)
+		}
+	}
+	if len(which.Epochs) < len(which.IDs) {
+		which.Epochs = nil // a token sees those of all jobs, or of none
 	}
 	do := map[string]func(context.Context, client.Bulk) (client.BulkResult, error){
 		cancelAct.name: r.api.CancelJobs, releaseAct.name: r.api.ReleaseJobs, retryAct.name: r.api.RetryJobs,
@@ -124,6 +130,6 @@ func firstFew[T any](jobs []T, say func(T) error) error {
 
 // onDeadLetter acts on a job if it is a dead letter when its turn comes, and reports whether it was.
 func (r *remote) onDeadLetter(ctx context.Context, a jobAct, id outbox.ID) (done bool, err error) {
-	d, err := r.only(deadLetters).actOnSome(ctx, a.name, []outbox.ID{id}, false)
+	d, err := r.only(deadLetters).actOnSome(ctx, a.name, []foundJob{{id: id}}, false)
 	return d.done > 0, errors.Join(err, lockedOut(a.name, d.locked))
 }
