@@ -38,6 +38,10 @@ type Config struct {
 	// AnonymousLoopback allows requests without a token from this machine to do everything. It is for development.
 	AnonymousLoopback bool
 
+	// AuditReads records in the audit, as payload.read, who reads what only payload.read shows: the payload and the
+	// headers of a job, the results of its steps, and the payload that an edit has replaced. What cannot be recorded is
+	// not shown. Results of jobs are not among it, because every caller of a job reads its result.
+	AuditReads bool
 	// Kinds contains the schemas against which payloads are validated; nil checks nothing.
 	Kinds *kinds.Schemas
 	// Stopping, when closed, ends the streams of changes, which would otherwise delay http.Server.Shutdown: pass a

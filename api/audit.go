@@ -60,7 +60,10 @@ func (s *server) listAudit(ctx context.Context, in *auditInput) (*auditOutput, e
 		payloads += e.PayloadBytes
 	}
 	if payloads > 0 && principal(ctx).Can(access.PayloadRead) {
-		if err = s.holdAnswer(ctx, payloads); err == nil {
+		if err = s.recordReadsOf(ctx, page.Entries); err == nil {
+			err = s.holdAnswer(ctx, payloads)
+		}
+		if err == nil {
 			filter.WithPayloads = true
 			page, err = s.operator.AuditPage(ctx, filter)
 		}
@@ -78,6 +81,22 @@ func (s *server) listAudit(ctx context.Context, in *auditInput) (*auditOutput, e
 		out.Link = in.next(out.Body.Next)
 	}
 	return out, nil
+}
+
+// recordReadsOf records that the principal reads the payloads in acts, once for each job.
+func (s *server) recordReadsOf(ctx context.Context, acts []operator.AuditEntry) error {
+	recorded := map[outbox.ID]bool{}
+	for _, e := range acts {
+		if e.PayloadBytes == 0 || recorded[e.JobID] {
+			continue
+		}
+		recorded[e.JobID] = true
+		err := s.recordRead(ctx, operator.Job{ID: e.JobID, Tenant: e.Tenant, Queue: e.Queue}, "audit")
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (in *auditInput) operators(ctx context.Context) (f operator.AuditFilter, err error) {

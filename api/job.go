@@ -181,12 +181,22 @@ type jobOutput struct{ Body Job }
 func (s *server) getJob(ctx context.Context, in *jobInput) (*jobOutput, error) {
 	job, err := s.find(ctx, in.ID)
 	if err == nil && principal(ctx).Can(access.PayloadRead) {
-		job, err = s.jobWithPayload(ctx, job)
+		if err = s.recordRead(ctx, job, "job"); err == nil {
+			job, err = s.jobWithPayload(ctx, job)
+		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	return &jobOutput{Body: view(principal(ctx), job)}, nil
+}
+
+// recordRead records that the principal reads what only payload.read shows, if reads are audited; where says by what.
+func (s *server) recordRead(ctx context.Context, j operator.Job, where string) error {
+	if !s.config.AuditReads {
+		return nil
+	}
+	return s.by(ctx).RecordRead(ctx, j, where)
 }
 
 func (s *server) jobWithPayload(ctx context.Context, job operator.Job) (operator.Job, error) {

@@ -84,7 +84,7 @@ var uses = []struct {
 	{func(s settings) bool { return s.has("api") || s.has("console") && s.server.ConsoleAddr == "" }, []string{
 		"api-addr",
 	}},
-	{func(s settings) bool { return s.has("api") }, []string{"api-rate"}},
+	{func(s settings) bool { return s.has("api") }, []string{"api-rate", "api-audit-reads"}},
 	{func(s settings) bool { return s.has("api") || s.has("console") }, []string{
 		"api-database-url", "api-schemas", "oidc-issuer", "oidc-audience", "oidc-algorithms", "oidc-name-claim",
 		"oidc-tenant-claim", "oidc-tenants", "oidc-tenant", "oidc-capability-claim", "oidc-capabilities",

@@ -338,6 +338,12 @@ var allSettings = []setting{
 		},
 	},
 	{
+		"api-audit-reads",
+		[]string{"OUTBOX_API_AUDIT_READS"},
+		"off", "record in the audit who reads a payload, or the results of steps, through the API: `on|off`", nil,
+		func(s *settings, v string) (err error) { s.server.API.AuditReads, err = parseSwitch(v); return err },
+	},
+	{
 		"console-url",
 		[]string{"OUTBOX_CONSOLE_URL"},
 		"", "public `URL` of the console; with https the cookie is Secure, and other hosts are refused (default: any host)", nil,

@@ -1,0 +1,44 @@
+package api_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/outbox"
+)
+
+// Who reads a payload is in the audit, whatever shows it; and what cannot be recorded is not shown.
+func TestWhoReadsAPayloadIsRecorded(t *testing.T) {
+	t.Parallel()
+	for _, audited := range []bool{true, false} {
+		r := newRig(t, func(c *api.Config) { c.AuditReads = audited }).as("operator-a")
+		id := r.reach(outbox.Running)
+		r.report(id)
+		r.exec(`INSERT INTO outbox.audit (actor, act, tenant_id, job_id, queue, before) SELECT 'ada', 'job.replay', tenant_id, id, queue, '{"payload_base64": "cDR5bDBhZA=="}' FROM outbox.jobs, generate_series(1, 2)`)
+		reads := []string{"/jobs/" + id, "/jobs/" + id + "/steps", "/audit?act=job.replay"}
+		for _, read := range reads {
+			r.as("no-payload.read").get(read).want(200, nil)
+			r.as("operator-a").get("/jobs?limit=1").want(200, nil) // lists have no payloads
+			r.as("operator-a").get(read).want(200, nil)
+		}
+		var found string
+		if err := r.db.QueryRow(t.Context(), `SELECT coalesce(string_agg(concat_ws(' ', actor, target, job_id = $1), ', ' ORDER BY id), '') FROM outbox.audit WHERE act = 'payload.read'`, id).Scan(&found); err != nil {
+			t.Fatal(err)
+		}
+		want := ""
+		if audited {
+			want = "operator-a job t, operator-a steps t, operator-a audit t"
+		}
+		if found != want {
+			t.Errorf("audited %t: the audit has %q, want %q", audited, found, want)
+		}
+		r.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'full'; END $$`)
+		r.exec(`CREATE TRIGGER refuse BEFORE INSERT ON outbox.audit FOR EACH ROW EXECUTE FUNCTION refuse()`)
+		for _, read := range reads {
+			if got := r.get(read); audited == (got.Code == 200) || audited && strings.Contains(got.Body.String(), "4yl0ad") {
+				t.Errorf("audited %t: %s, which cannot be recorded, is answered by %d %s", audited, read, got.Code, got.Body)
+			}
+		}
+	}
+}
