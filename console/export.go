@@ -31,6 +31,7 @@ const mostExported = 10_000
 // each leaves the database as long a pause after a page as the page took, up to a limit, and ends after exportTime.
 const (
 	maxExports    = 4 // of all callers
+	tenantExports = 3 // until so many are under way, callers of one tenant begin another: one place is for operators
 	maxOwnExports = 1
 	exportTime    = 5 * time.Minute
 	exportPause   = 100 * time.Millisecond
@@ -178,7 +179,11 @@ func (v *visit) export(t exportedTable) error {
 	if v.r.ContentLength != 0 {
 		return watch.ErrBody
 	}
-	leave, ok := v.site.exports.take(v.caller(), maxExports, maxOwnExports)
+	most := maxExports
+	if !v.who.AllTenants {
+		most = tenantExports
+	}
+	leave, ok := v.site.exports.take(v.caller(), most, maxOwnExports)
 	if !ok {
 		return errExports
 	}

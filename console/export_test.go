@@ -75,6 +75,9 @@ func exportedFor(s *site, who string, w http.ResponseWriter, page func(context.C
 	late, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
 	defer cancel()
 	is := access.Principal{Name: who, AllTenants: true}
+	if tenant, ok := strings.CutPrefix(who, "tenant"); ok {
+		is = access.Principal{Name: who, Tenant: outbox.ID{tenant[0]}}
+	}
 	s.config.Who = func(*http.Request) (access.Principal, error) { return is, nil }
 	v := &visit{
 		site: s, w: w, params: url.Values{"format": {"csv"}}, who: is, known: true, route: new(route),
