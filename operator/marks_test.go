@@ -45,3 +45,37 @@ func TestMarksOfATenantAreItsNewest(t *testing.T) {
 		})
 	}
 }
+
+// A bulk act on jobs, of this queue or another, hides no act on the queue itself.
+func TestMarksOfAQueueAreItsNewest(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"a tenant": outbox.NewID(), "all tenants": {}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, db := newRig(t)
+			mine := tenant
+			if mine.IsZero() {
+				mine = outbox.RootTenant
+			}
+			now := time.Now()
+			exec(t, db, `INSERT INTO outbox.audit (actor, act, queue, tenant_id, request_id) VALUES ('ada', 'key.release', 'mail', $1, 'r1')`, mine)
+			exec(t, db, `INSERT INTO outbox.audit (actor, act, queue, tenant_id, request_id, job_id)
+				SELECT 'zoe', 'job.replay', CASE i % 2 WHEN 0 THEN 'mail' ELSE 'other' END, $1, 'r2', gen_random_uuid() FROM generate_series(1, 3000) AS i`, mine)
+			exec(t, db, `INSERT INTO outbox.audit (actor, act, queue, tenant_id, request_id) VALUES ('bob', 'key.release', 'mail', $1, 'r3'), ('bob', 'key.release', 'other', $1, 'r4')`, mine)
+			exec(t, db, `ANALYZE outbox.audit`)
+			var plans []string
+			o := operator.New(pgtest.Login(t, db, "outbox_api")).Planned(&plans)
+			marks, err := o.Marks(operator.WithTenant(t.Context(), tenant), operator.SeriesFilter{
+				Since: now.Add(-time.Hour), Until: now.Add(time.Hour), Step: time.Minute, Queue: "mail", Tenant: tenant,
+			})
+			if err != nil || len(marks) != 3 || marks[0].Act.RequestID != "r1" || marks[1].Act.Number != 499 || marks[2].Act.RequestID != "r3" {
+				t.Errorf("marks = %+v, %v; want the two acts on the queue, and the newest on its jobs", marks, err)
+			}
+			for _, plan := range plans {
+				if read := rowsRead(t, plan); read > 2010 {
+					t.Errorf("%d rows are read:\n%s", read, plan)
+				}
+			}
+		})
+	}
+}

@@ -35,9 +35,18 @@ func (q *Queries) ForgetLater(ctx context.Context) error {
 
 const ListMarks = `-- name: ListMarks :many
 WITH recent AS (
-    SELECT audit.at, audit.actor, audit.act, audit.queue, audit.target, audit.reason, audit.request_id
+    SELECT audit.at, audit.actor, audit.act, audit.queue, audit.target, audit.reason, audit.request_id, audit.job_id
     FROM outbox.audit
     WHERE ($3::uuid IS NULL OR audit.tenant_id = $3::uuid)
+    ORDER BY audit.id DESC
+    LIMIT $4::integer
+), on_queue AS (
+    SELECT audit.at, audit.actor, audit.act, audit.queue, audit.target, audit.reason, audit.request_id
+    FROM outbox.audit
+    WHERE audit.queue = $5::text
+      AND audit.job_id IS NULL
+      AND audit.queue IS NOT NULL
+      AND ($3::uuid IS NULL OR audit.tenant_id = $3::uuid)
     ORDER BY audit.id DESC
     LIMIT $4::integer
 ), deploy AS (
@@ -50,7 +59,11 @@ WITH recent AS (
     SELECT recent.at, ''::text AS build, recent.actor, recent.act, coalesce(recent.queue, '') AS queue, coalesce(recent.target, '') AS target,
            coalesce(recent.reason, '') AS reason, coalesce(recent.request_id, '') AS request_id
     FROM recent
-    WHERE ($5::text = '' OR recent.queue = $5::text)
+    WHERE ($5::text = '' OR recent.queue = $5::text AND recent.job_id IS NOT NULL)
+    UNION ALL
+    SELECT on_queue.at, '', on_queue.actor, on_queue.act, on_queue.queue, coalesce(on_queue.target, ''),
+           coalesce(on_queue.reason, ''), coalesce(on_queue.request_id, '')
+    FROM on_queue
     UNION ALL
     SELECT deploy.at, deploy.version, '', '', '', '', '', ''
     FROM deploy
@@ -85,7 +98,8 @@ type ListMarksRow struct {
 
 // ListMarks returns what operators did after @since and up to @until, to a queue or a tenant, or to any, and the builds
 // that workers began to run, oldest first. It looks only at the newest @max_rows of each, among the acts those of the
-// tenant, so that its cost does not depend on the length of the audit.
+// tenant, so that its cost does not depend on the length of the audit; and at the newest @max_rows acts on the queue
+// and its keys, which have an index: no act on many jobs hides them.
 func (q *Queries) ListMarks(ctx context.Context, arg ListMarksParams) ([]ListMarksRow, error) {
 	rows, err := q.db.Query(ctx, ListMarks,
 		arg.Since,
