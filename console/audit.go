@@ -78,7 +78,7 @@ func (v *visit) auditFilter() (f operator.AuditFilter, err error) {
 }
 
 // placeParams are the parameters that say where a page of a list begins. In another list they mean nothing.
-var placeParams = strings.Fields("before after_since after_tenant after_queue after_key")
+var placeParams = strings.Fields("before after_since after_tenant after_queue after_key after_name")
 
 var notConditions = append(strings.Fields(actedParams), placeParams...)
 

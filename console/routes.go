@@ -97,7 +97,7 @@ var routes = []route{
 	{"GET", "kind", inside, "kind range", "", (*site).kind},
 	{"GET", "keys", inside, keysParams, "Keys", (*site).keys},
 	{"GET", "key", inside, "tenant queue key request", "", (*site).key},
-	{"GET", "schedules", inside, "tenant", "Schedules", (*site).schedules},
+	{"GET", "schedules", inside, "tenant after_name after_tenant", "Schedules", (*site).schedules},
 	{"GET", "schedule", inside, "tenant name done", "", (*site).schedule},
 	{"GET", "workers", inside.ofAllTenants(), "", "Workers", (*site).workers},
 	{"GET", "sinks", inside.ofAllTenants(), "", "Sinks", (*site).sinks},

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/a-h/templ"
+
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/schedule"
@@ -16,11 +18,34 @@ func (s *site) schedules(v *visit) (err error) {
 			return err
 		}
 	}
-	all, err := v.operator.SchedulesOf(v.ctx(), tenant)
+	q := operator.SchedulesQuery{Tenant: tenant, AfterName: v.param("after_name"), Limit: schedulesShown + 1}
+	if q.AfterName != "" {
+		if q.AfterTenant, err = outbox.ParseID(v.param("after_tenant")); err != nil {
+			return unreadable("after_tenant", "is no tenant’s id")
+		}
+	}
+	found, err := v.operator.SchedulesPage(v.ctx(), q)
 	if err != nil {
 		return err
 	}
-	return v.render(schedulesPage(v, all))
+	l := scheduleList{shown: found, first: q.AfterName == ""}
+	if len(found) > schedulesShown {
+		l.shown = found[:schedulesShown]
+		last := l.shown[schedulesShown-1]
+		l.next = link("schedules", "tenant", v.param("tenant"), "after_name", last.Name, "after_tenant",
+			last.Tenant.String())
+	}
+	return v.render(schedulesPage(v, l))
+}
+
+// schedulesShown is how many schedules a page of the list has.
+const schedulesShown = 500
+
+// scheduleList is a page of the list.
+type scheduleList struct {
+	shown []operator.Schedule
+	first bool
+	next  templ.SafeURL // of the page behind it; "" on the last
 }
 
 // nextTicks is how many ticks a schedule's page shows.

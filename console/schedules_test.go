@@ -1,7 +1,9 @@
 package console_test
 
 import (
+	"html"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +79,38 @@ func TestAnActOnAScheduleThatIsGoneIsNotUndone(t *testing.T) {
 	if paused := r.read(`SELECT coalesce(paused_at::text, 'goes on') FROM outbox.schedules`); paused != "goes on" {
 		t.Errorf("the new one is paused since %s", paused)
 	}
+}
+
+// However many schedules there are, the list leads to each of them, and each has its page.
+func TestManySchedulesAreListedByPages(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec(`INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) SELECT $1, 's' || lpad(i::text, 5, '0'), '1 hour', 'k', '{}', now() + interval '1 hour' FROM generate_series(1, 10100) AS i`, tenantB)
+	r.exec(`INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at) SELECT t, 's00500', '1 hour', 'k', '{}', now() + interval '1 hour' FROM unnest($1::uuid[]) AS t`, []string{tenantA.String(), outbox.NewID().String()})
+	seen, next := map[string]bool{}, "schedules"
+	for pages := 0; next != ""; pages++ {
+		if pages > 30 {
+			t.Fatal("the list has no end")
+		}
+		body := r.get(next).is(200).Body.String()
+		for _, row := range regexp.MustCompile(`<tr id="([^"]+)"`).FindAllStringSubmatch(body, -1) {
+			if seen[row[1]] {
+				t.Errorf("%s is listed twice", row[1])
+			}
+			seen[row[1]] = true
+		}
+		next = ""
+		if found := regexp.MustCompile(`rel="next" href="([^"]+)"`).FindStringSubmatch(body); found != nil {
+			next = html.UnescapeString(found[1])
+		}
+	}
+	if len(seen) != 10_102 {
+		t.Errorf("the pages have %d schedules, want 10 102", len(seen))
+	}
+	r.as("a").get("schedules").is(200).has("1 schedule").hasNot("Next page", `rel="next"`)
+	r.get("schedule?name=s10100&tenant=" + tenantB.String()).is(200).has("s10100")
+	r.get("schedules?after_name=z&after_tenant=" + tenantB.String()).is(200).has("There are no more schedules")
+	r.get("schedules?after_name=z&after_tenant=z").is(400)
 }
 
 func must(t *testing.T, err error) {
