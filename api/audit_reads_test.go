@@ -8,7 +8,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Who reads a payload is in the audit, whatever shows it; and what cannot be recorded is not shown.
+// The audit has each reader of a payload, whatever shows it; and what cannot be recorded is not shown.
 func TestWhoReadsAPayloadIsRecorded(t *testing.T) {
 	t.Parallel()
 	for _, audited := range []bool{true, false} {

@@ -179,11 +179,7 @@ func (v *visit) export(t exportedTable) error {
 	if v.r.ContentLength != 0 {
 		return watch.ErrBody
 	}
-	most := maxExports
-	if !v.who.AllTenants {
-		most = tenantExports
-	}
-	leave, ok := v.site.exports.take(v.caller(), most, maxOwnExports)
+	leave, ok := v.site.exports.take(v.caller(), v.mostExports(), maxOwnExports)
 	if !ok {
 		return errExports
 	}
@@ -230,6 +226,14 @@ func (v *visit) export(t exportedTable) error {
 		panic(http.ErrAbortHandler)
 	}
 	return nil
+}
+
+// mostExports returns how many exports may be under way once this viewer has begun one.
+func (v *visit) mostExports() int {
+	if v.who.AllTenants {
+		return maxExports
+	}
+	return tenantExports
 }
 
 // next returns the next page, after a pause.
