@@ -57,7 +57,7 @@ demo: ## the example shop, a kill -9, and the proof; then its events through NAT
 .PHONY: test
 test: build ## every test, scorecard and integration stories included, on a real Postgres
 	$(call tests,$(CGO)) --packages="$(RACED)" -- $(FLAGS) $(RACE) -skip '$(IN_TURN)'
-	$(call tests,0) --packages="$(OTHERS)" -- $(FLAGS) -skip '^TestScorecard$$'
+	$(call tests,0) --packages="$(OTHERS)" -- $(FLAGS) -p 3 -skip '^TestScorecard$$'
 	$(MAKE) --no-print-directory -j 2 test-browser test-in-turn $(MODULES)
 	POSTHASTE_SCORECARD_UNTIL=$(UNTIL) $(call tests,0) --packages="./integration" -- $(QUICK) -timeout 30m -run '^TestScorecard$$'
 
