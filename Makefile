@@ -12,21 +12,16 @@ export PG
 RACE    := $(shell command -v cc >/dev/null 2>&1 && echo -race)
 CGO     := $(if $(RACE),1,0)
 export CGO_ENABLED = 0
-# Where goroutines of ours meet: these run with the race detector, which takes twice as
-# long. Packages whose tests take longest begin first, so that none is left alone at the end.
-# The stories of ./integration are not among them, they build the workers with the detector; nor is ./schedule,
-# whose scheduler those of ./app run.
+# Packages whose goroutines share data run with the race detector, the slowest first, so that none is left alone at the
+# end. Those of ./integration build their workers with it; those of ./app run ./schedule.
 RACED    = ./dispatcher ./api ./watch ./relay ./relay/nats ./reaper ./outbox ./listener ./app ./await ./client ./handlers/... ./access ./memory ./relay/nats/rpc
 LONG     = ./relay/amqp ./integration ./internal/verify/model ./console ./operator ./relay/kafka ./internal/verify/lease ./server ./migrations
 OTHERS   = $(filter-out $(shell $(GO) list $(RACED)),$(shell $(GO) list $(LONG)) $(shell $(GO) list ./...))
-# Rows of the scorecard that send thousands of requests, one after the other, to one
-# handler: there the detector sees in the last what it saw in the first, and takes minutes.
+# These send thousands of requests one after the other: the detector adds minutes, and finds nothing new.
 IN_TURN  = ^Test(G[0-9]|H2)
-# One Postgres for all packages. AGAIN=1, which .ci/run says: of a run with two dozen failures
-# at most, each test has one more go, once the machine is quiet; both are printed, and a data
-# race ends it. Some tests measure milliseconds, and CI shares its machine. UNTIL=1767225600,
-# a time in seconds, which it says too: rows of the scorecard that do not begin until then
-# are skipped, each by its name. $(1) is whether cgo is used.
+# One Postgres for all packages. AGAIN=1 (CI): if no more than 24 tests fail, each is repeated once, because some
+# measure milliseconds on a shared machine; a data race is never repeated. UNTIL=1767225600 (CI): rows of the scorecard
+# that have not begun by that time, in seconds since 1970, are skipped by name. $(1): whether cgo is used.
 tests    = $(GO) run ./internal/pgtest/withserver -- env CGO_ENABLED=$(1) $(LINT) $(SUM)
 SUM      = gotestsum --format pkgname-and-test-fails \
 	$(if $(AGAIN),--rerun-fails=1 --rerun-fails-max-failures=24 --rerun-fails-abort-on-data-race)

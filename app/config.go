@@ -101,7 +101,7 @@ func (c Config) withDefaults() Config {
 }
 
 // Validate returns the mistakes in the configuration, joined, each as an [*outbox.InvalidError] that names the field.
-// It does not look into Queues, Schedules and the retentions: [Run] also returns the mistakes in these.
+// It checks ranges. [Run] also returns what the parts refuse: least times, queues, schedules and addresses.
 func (c Config) Validate() error {
 	var errs []error
 	if c.DatabaseURL == "" && c.Pool == nil {

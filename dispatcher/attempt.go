@@ -203,7 +203,7 @@ func (a *attempt) age(now time.Time, least time.Duration) time.Duration {
 // size returns how many bytes the settlement moves.
 func (a *attempt) size() int { return len(a.job.Payload) + len(a.job.Result) + a.extra }
 
-// Attrs returns the attributes that all log lines about a job have.
+// Attrs returns the attributes that the log lines of a job's starts and ends have in common.
 func (a *attempt) Attrs(event string, more ...slog.Attr) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 6+len(more))
 	attrs = append(attrs,

@@ -52,7 +52,7 @@ type claimStatement interface {
 // before its commit; within is nil if it has none.
 func (c *claimer) claim(ctx context.Context, p scheduler.Plan, within *usage) (n int, err error) {
 	var untaken []*claimBatch
-	for _, keyed := range []bool{true, false} {
+	for _, keyed := range []bool{!p.Probe, p.Probe} {
 		if len(p.Shares(keyed)) == 0 || err != nil || p.Probe && n > 0 {
 			continue
 		}

@@ -51,7 +51,11 @@ func ExampleJobContext() {
 		outcomes := make([]error, len(jobs))
 		for i, job := range jobs {
 			jobCtx := dispatcher.JobContext(ctx, job.Claimed) // ctx itself ends with the whole batch
-			_, outcomes[i] = index(jobCtx, []int64{job.Args.ID})
+			refused, err := index(jobCtx, []int64{job.Args.ID})
+			if refused[job.Args.ID] != nil {
+				err = dispatcher.Discard(refused[job.Args.ID])
+			}
+			outcomes[i] = err
 		}
 		return outcomes
 	}, dispatcher.BatchConfig{Max: 500, Wait: 100 * time.Millisecond})

@@ -34,8 +34,10 @@ type loop struct {
 	tick <-chan time.Time // each second: there may be jobs to give back
 
 	// Only the loop uses the following fields.
-	claimed       int // by the last drain
-	nextClaimMost int // jobs that the next claim may ask for
+	claimed       int  // by the last drain
+	notified, own bool // the last drain has looked for what was notified, and for what the attached producer has enqueued
+	probeWaits    bool // for room: its time has come
+	nextClaimMost int  // jobs that the next claim may ask for
 
 	searches searches
 }
@@ -70,15 +72,14 @@ func (l *loop) run(ctx context.Context) {
 			l.giveBack(ctx, now)
 			continue
 		case <-l.capacity.wake:
-			if l.capacity.notified.Load() && !l.pace.wait(ctx, l.capacity.wake) {
+			if l.capacity.notified.Load() && !l.pace.wait(ctx, l.capacity.waker) {
 				return
 			}
 		case now := <-wait.C:
 			l.metrics.polls.Inc()
 			l.sched.SleepEnded(now)
 		}
-		producerWoke, notified := l.pace.producerWoke.Swap(false), l.capacity.notified.Load()
-		l.claimed = 0
+		l.claimed, l.notified, l.own = 0, false, false
 		next, err := l.drain(ctx)
 		for err != nil && ctx.Err() == nil {
 			l.health.Failed(err)
@@ -91,8 +92,8 @@ func (l *loop) run(ctx context.Context) {
 			l.sched.Woken()
 			next, err = l.drain(ctx)
 		}
-		if producerWoke || notified {
-			l.pace.looked(producerWoke, l.claimed > 0)
+		if l.notified {
+			l.pace.looked(l.own, l.claimed > 0)
 		}
 		retry.Reset()
 		wait.Reset(next)
@@ -119,8 +120,8 @@ func (l *loop) giveBack(ctx context.Context, now time.Time) {
 }
 
 // drain claims until nothing due is left or there is no room. It returns how long to sleep unless something wakes the
-// queue. It may last long, so it also does what run does each second, and looks for what notifications announce while
-// there are jobs to claim anyway. One that comes when there are none ends it: run makes that wait for its token.
+// queue. It may last long, so it also does what run does each second, and looks for what notifications announce while it
+// knows of due jobs. One that comes when it knows of none waits for a token, in run.
 func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 	fruitless := 0 // surveys since a claim last got a job
 	l.notice()
@@ -135,7 +136,7 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 		plan := l.plan()
-		if !plan.Empty() && l.notice() {
+		if plan.Expects() && l.notice() {
 			plan = l.plan()
 		}
 		if l.sched.SurveyDue(time.Now()) {
@@ -149,8 +150,12 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 			continue
 		}
 		if plan.Empty() {
-			l.capacity.waitsForRoom.Store(l.sched.MayHaveDue() || l.keyed.offered() > 0 || l.workers.outages.some.Load() > 0)
-			if plan = l.plan(); plan.Empty() { // workers that made room before the flag was set have poked nobody
+			l.capacity.waitsForRoom.Store(l.sched.MayHaveDue() || l.keyed.offered() > 0 || l.probeWaits)
+			// Workers that made room before the flag was set have poked nobody.
+			if plan = l.plan(); plan.Empty() {
+				if l.probeWaits && l.capacity.room() > 0 {
+					continue
+				}
 				return l.sleep(), nil
 			}
 		}
@@ -180,7 +185,9 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 // notice notes that any flow may have new jobs, if a notification has come or a poll interval has passed since it was
 // noted last.
 func (l *loop) notice() bool {
-	if !l.capacity.notified.Swap(false) && l.pollAfter(time.Now()) > 0 {
+	if l.capacity.notified.Swap(false) {
+		l.notified, l.own = true, l.pace.producerWoke.Swap(false) || l.own
+	} else if l.pollAfter(time.Now()) > 0 {
 		return false
 	}
 	l.sched.Woken()
@@ -244,11 +251,12 @@ func (l *loop) probeKinds(ctx context.Context) error {
 		l.sched.StartFromFront()
 		l.nextClaimMost = firstBatch // the dependency may soon be unavailable again
 	}
+	l.probeWaits = false
 	if l.workers.outages.some.Load() == 0 {
 		return nil
 	}
 	for _, kind := range l.kinds {
-		if l.capacity.room() == 0 {
+		if l.probeWaits = l.capacity.room() == 0; l.probeWaits {
 			return nil
 		}
 		if circuit := l.workers.outages.of[kind]; circuit.Probe() {

@@ -407,6 +407,24 @@ func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
 	})
 }
 
+// The attached producer enqueues a job while the loop drains a backlog. The drain claims that job, too, and the wake-up
+// counts as one that has found a job.
+func TestAnOwnWakeUpDuringADrainPays(t *testing.T) {
+	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+		r.set(func() { r.take = func(claimRequest) time.Duration { return time.Millisecond } })
+		r.add(outbox.RootTenant, 500, 0)
+		r.capacity.poke()
+		time.Sleep(1500 * time.Microsecond) // the second claim is under way
+		r.add(outbox.RootTenant, 1, 0)
+		r.pace.producerWoke.Store(true)
+		r.capacity.poke()
+		r.sleep(time.Second)
+		if len(r.done) != 501 || !r.pace.ownFinds.Load() {
+			t.Errorf("%d jobs are done; wake-ups of the attached producer are trusted: %t", len(r.done), r.pace.ownFinds.Load())
+		}
+	})
+}
+
 // A tenant whose jobs take a minute holds all workers except the reserved ones: another tenant's job starts at once,
 // and does not wait until one of them ends.
 func TestATenantsLongJobsLeaveWorkersForOthers(t *testing.T) {

@@ -148,11 +148,11 @@ func (s *settler) store(batch []*attempt, how settlement, retried bool) bool {
 			s.settled(batch, retried)
 			return true
 		}
-		if pgsession.RefusesTheRow(err) { // the row's fault, not the database's
-			s.log.LogAttrs(ctx, slog.LevelWarn, "settle failed", slog.Int("jobs", len(batch)), slog.Any("err", err))
-		} else {
+		if !pgsession.RefusesTheRow(err) {
 			s.health.Failed(err)
 			s.health.Complain(ctx, "settle failed", err, slog.Int("jobs", len(batch)))
+		} else if len(batch) == 1 { // the row's fault, not the database's
+			s.log.LogAttrs(ctx, slog.LevelWarn, "settle failed", slog.Int("jobs", 1), slog.Any("err", err))
 		}
 		switch {
 		case pgsession.IsNoPartition(err) && s.settling.Err() == nil:
@@ -165,8 +165,12 @@ func (s *settler) store(batch []*attempt, how settlement, retried bool) bool {
 			s.drop(batch)
 			return false
 		case len(batch) > 1 && (pgsession.RefusesTheRow(err) || tries > 1 && !pgsession.IsUnreachable(err)):
-			first := s.store(batch[:len(batch)/2], how, retried)
-			return s.store(batch[len(batch)/2:], how, retried) && first
+			half := len(batch) / 2
+			if !s.store(batch[:half], how, retried) { // each of the others would take as long
+				s.drop(batch[half:])
+				return false
+			}
+			return s.store(batch[half:], how, retried)
 		}
 		s.health.rest(s.settling, retry.Next(), err)
 	}

@@ -54,6 +54,56 @@ func (u *unanswered) FindEnds(context.Context, []pgtype.UUID, []int64) (ends []s
 
 func (u *unanswered) StreamRefused(context.Context, sqlgen.StreamRefusedParams) error { return nil }
 
+// dividing refuses every batch because of a row, until ctx ends. From then on it does not answer.
+type dividing struct {
+	settleStatements
+	ctx context.Context
+}
+
+func (r dividing) SettleSucceeded(ctx context.Context, p sqlgen.SettleSucceededParams) ([]pgtype.UUID, error) {
+	if r.ctx.Err() == nil {
+		time.Sleep(100 * time.Millisecond)
+		return nil, &pgconn.PgError{Code: pgsession.LockNotAvailable}
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (dividing) FindLocked(context.Context, []pgtype.UUID) ([]pgtype.UUID, error) { return nil, nil }
+
+// The time for tries ends, and the database no longer answers, while a large batch is being divided. None of its parts
+// waits for an answer of its own: Run would end long after it should.
+func TestABatchThatIsBeingDividedIsGivenUpAsAWhole(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mux := new(Mux)
+		mux.HandleRaw(tiny{}.Kind(), nil)
+		d, err := New(nil, mux, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.compose(t.Context(), nil, nil)
+		d.common.health.leave = func(error) {}
+		tries, end := context.WithTimeout(context.Background(), time.Second)
+		defer end()
+		d.common.settling = tries
+		d.settler.statements.db = dividing{ctx: tries}
+		batch := make([]*attempt, 2000)
+		for n := range batch {
+			job := newJob(tiny{}.Kind(), numbered(n&1), 0, []string{"", "k"}[n>>1&1])
+			batch[n] = &attempt{job: job, route: d.common.routes[tiny{}.Kind()], waker: newWaker(), outcome: outcome.Outcome{Status: outbox.Succeeded}}
+		}
+		began := time.Now()
+		if d.settler.store(batch, settlementOf(batch[0]), false) {
+			t.Error("reports that the batch is stored")
+		}
+		if took, most := time.Since(began), time.Second+2*hintTimeout; took > most {
+			t.Errorf("took %s, want %s at most", took, most)
+		}
+		d.settler.reporter.failures.End()
+	})
+}
+
 // An outcome that a try without an answer has stored is a success, even if a later try was split up.
 func TestASettlementThatIsTakenApartKnowsOfTheTryBefore(t *testing.T) {
 	t.Parallel()

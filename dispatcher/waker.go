@@ -10,6 +10,7 @@ import (
 type waker struct {
 	wake     chan struct{} // one slot
 	notified atomic.Bool   // jobs may have come, and the claim loop has not looked since
+	hasRoom  atomic.Bool   // there is room for known jobs, and the claim loop has not looked since
 	atLimit  atomic.Bool   // an operator's limit kept the last claim from taking more
 	refused  atomic.Int64  // outcomes of the queue that the database refuses for now: see capacity.most
 }
@@ -19,11 +20,16 @@ func newWaker() *waker { return &waker{wake: make(chan struct{}, 1)} }
 // poke makes the claim loop look for jobs that it does not know of.
 func (w *waker) poke() {
 	w.notified.Store(true)
-	w.roomMade()
+	w.signal()
 }
 
 // roomMade makes the claim loop continue with the jobs that it knows of.
 func (w *waker) roomMade() {
+	w.hasRoom.Store(true)
+	w.signal()
+}
+
+func (w *waker) signal() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
@@ -57,10 +63,10 @@ const (
 	tokensPerSecond = 50
 )
 
-// wait waits for a token for a look that may find nothing; it reports false if ctx ends first. wake is the waker's
-// channel.
-func (p *pace) wait(ctx context.Context, wake <-chan struct{}) bool {
-	if p.refill(); p.tokens >= 1 || p.atOnce() {
+// wait waits for a token for a look that may find nothing; it reports false if ctx ends first. Room for known jobs ends
+// the wait.
+func (p *pace) wait(ctx context.Context, w *waker) bool {
+	if p.refill(); w.hasRoom.Swap(false) || p.tokens >= 1 || p.atOnce() {
 		return true
 	}
 	refilled := time.NewTimer(time.Duration((1 - p.tokens) / tokensPerSecond * float64(time.Second)))
@@ -71,8 +77,8 @@ func (p *pace) wait(ctx context.Context, wake <-chan struct{}) bool {
 			return false
 		case <-refilled.C:
 			return true
-		case <-wake: // the look that this waits for answers it, too
-			if p.atOnce() {
+		case <-w.wake: // the look that this waits for answers it, too
+			if w.hasRoom.Swap(false) || p.atOnce() {
 				return true
 			}
 		}

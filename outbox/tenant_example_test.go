@@ -28,7 +28,7 @@ func ExampleClaimed_Tx() {
 	}
 }
 
-// How does a request of one tenant enqueue, so that the database lets it see and store nothing of another?
+// How does a request enqueue for its tenant, in a transaction that your tables' policies restrict to that tenant?
 func ExampleInTenant() {
 	ctx := context.Background()
 	pool, end := pgtest.Example()

@@ -24,7 +24,7 @@ const (
 	deadlinePoll    = 800 * time.Millisecond // while not listening, and for deadlineMemory after a deadline was seen
 	deadlineMemory  = time.Minute
 	wholeLook       = 7                      // one in so many looks goes far back
-	wholeLookCost   = 20 * time.Millisecond  // if the latest such look took longer, no look goes far back
+	wholeLookCost   = 20 * time.Millisecond  // if the latest pass took longer, no look goes far back
 	deadlineSpacing = 500 * time.Millisecond // between passes, however many wake-ups arrive
 	// deadlinePatience is how long a running job stays with its worker, which stops the handler on its own and records
 	// the handler's error.

@@ -1,7 +1,8 @@
 // Package reaper does the work that no living worker does: it takes jobs away from workers that died, closes jobs whose
 // deadline has passed, promotes the jobs of keys that no other process has moved on, creates the partitions of the
 // history and the events in advance, trims data beyond its retention, samples the depth of the queues, and ends
-// listeners that have stopped reading. Package app runs one in each process.
+// listeners that have stopped reading. Package app runs one in each process
+// without Config.NoReap.
 //
 //	r, err := reaper.New(pool, reaper.Config{Wake: wake, Listening: l.Listening}) // of a listener, as a dispatcher's
 //	err = r.Run(ctx)                                                              // until ctx ends

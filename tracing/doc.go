@@ -3,6 +3,9 @@
 // the SDK that processes the spans and where they go.
 //
 //	remove, err := tracing.Install(tracing.Config{Provider: provider})
+//	if err != nil {
+//		return err
+//	}
 //	defer remove()
 //
 //	enqueue {kind}     producer   outbox.Enqueue, EnqueueMany, Submit: one for a batch

@@ -269,6 +269,13 @@ RETURNING id`},
 		Checks:    []Check{test("dispatcher", "TestLeasesAreExtendedWhileOutcomesWaitAtAStop", "the lease of a finished job has lapsed")},
 	},
 	{
+		Name:      "the rest of a divided batch is tried after the time for tries",
+		Breaks:    "Run reports unsettled jobs and leaks goroutines if the database hangs while a batch is being divided",
+		Invariant: "Deaths are bounded",
+		Edits:     []Edit{{"dispatcher.settler.store", `if !s.store(batch[:half], how, retried) {`, `if !s.store(batch[:half], how, retried) && false {`}},
+		Checks:    []Check{test("dispatcher", "TestABatchThatIsBeingDividedIsGivenUpAsAWhole", "at most")},
+	},
+	{
 		Name:      "halves after the time for tries",
 		Breaks:    "Run does not end if the database does not answer, and its goroutines and connections leak",
 		Invariant: "Deaths are bounded",

@@ -36,7 +36,7 @@ var sharing = []Mutant{
 		Name:      "notifications answered as fast as they come",
 		Breaks:    "anybody who can connect makes a dispatcher claim in vain all the time",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{"dispatcher.loop.drain", `!plan.Empty() && l.notice()`, `l.notice()`}},
+		Edits:     []Edit{{"dispatcher.loop.drain", `plan.Expects() && l.notice()`, `l.notice()`}},
 		Checks:    []Check{test("dispatcher", "TestForgedNotificationsCostFewClaims", "claims for")},
 	},
 	{

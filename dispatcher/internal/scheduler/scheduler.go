@@ -123,6 +123,11 @@ type Plan struct {
 
 func (p *Plan) Empty() bool { return len(p.Plain) == 0 && len(p.Keyed) == 0 }
 
+// Expects reports whether the claim is for jobs that are known to be due.
+func (p *Plan) Expects() bool {
+	return slices.ContainsFunc(p.Plain, expectedJobs) || slices.ContainsFunc(p.Keyed, expectedJobs)
+}
+
 // Shares returns the shares of jobs with a key, or of jobs without one.
 func (p *Plan) Shares(keyed bool) []Share {
 	if keyed {
