@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/limit"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -22,7 +23,7 @@ type claimer struct {
 	queue   string
 	db      claimStatements
 	claims  claimStatement
-	limiter *limiter
+	limiter *limit.Limiter
 
 	capacity *capacity
 	sched    *scheduler.Scheduler
@@ -50,7 +51,7 @@ type claimStatement interface {
 // claim leases the jobs that the plan asks for and gives them to the workers. Jobs with a key reach the workers before
 // the statement for the others is sent. If the queue has limits, claim also ends their transaction, and no job starts
 // before its commit; within is nil if it has none.
-func (c *claimer) claim(ctx context.Context, p scheduler.Plan, within *usage) (n int, err error) {
+func (c *claimer) claim(ctx context.Context, p scheduler.Plan, within *limit.Usage) (n int, err error) {
 	var untaken []*claimBatch
 	for _, keyed := range []bool{!p.Probe, p.Probe} {
 		if len(p.Shares(keyed)) == 0 || err != nil || p.Probe && n > 0 {
@@ -60,7 +61,9 @@ func (c *claimer) claim(ctx context.Context, p scheduler.Plan, within *usage) (n
 		if within == nil {
 			err = c.take(ctx, b)
 		} else {
-			within.add(b.claimed)
+			for _, a := range b.claimed {
+				within.Add(a.job.ID, a.job.StartedAt)
+			}
 			untaken, err = append(untaken, b), b.err
 		}
 		if err == nil {
@@ -70,12 +73,12 @@ func (c *claimer) claim(ctx context.Context, p scheduler.Plan, within *usage) (n
 	if within == nil {
 		return n, err
 	}
-	defer within.conn.Release() // after an error with an open transaction: the pool closes the connection
+	defer within.Conn.Release() // after an error with an open transaction: the pool closes the connection
 	if err == nil {
-		err = c.limiter.commit(ctx, within, n > 0)
+		err = c.limiter.Commit(ctx, within, n > 0)
 	}
 	if err != nil {
-		n, err = 0, fmt.Errorf("claim %d jobs of a limited queue: %w", within.allowed, err)
+		n, err = 0, fmt.Errorf("claim %d jobs of a limited queue: %w", within.Allowed, err)
 	}
 	for _, b := range untaken {
 		b.err = cmp.Or(b.err, err)
@@ -85,7 +88,7 @@ func (c *claimer) claim(ctx context.Context, p scheduler.Plan, within *usage) (n
 }
 
 // lease leases jobs with a key, or jobs without one. within is nil if the queue has no limits.
-func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, within *usage) *claimBatch {
+func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, within *limit.Usage) *claimBatch {
 	started, shares := time.Now(), plan.Shares(keyed)
 	r := claimRequest{
 		keyed: keyed, shares: shares, kinds: plan.Kinds, room: plan.Room(shares), probe: plan.Probe,
@@ -100,9 +103,9 @@ func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, wi
 	// statement finish.
 	bound, cancel := bounded(context.WithoutCancel(ctx))
 	defer cancel()
-	var db querier = c.limiter.pool
+	var db querier = c.limiter.Pool
 	if within != nil {
-		db = within.conn
+		db = within.Conn
 	}
 	b := c.claims.claim(bound, db, r)
 	b.request, b.ended = r, time.Now()
@@ -236,7 +239,7 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 			c.capacity.inHand.Add(-1) // its batch will take a slot
 			c.batches.gather(a)
 		default:
-			c.workers.buffer.put(a, a.tenant.InHand.Load() <= scheduler.Sparse && !a.tenant.HasMore &&
+			c.workers.buffer.Put(a, a.tenant.InHand.Load() <= scheduler.Sparse && !a.tenant.HasMore &&
 				c.sched.Several())
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/limit"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
@@ -142,7 +143,11 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatement
 	}
 	return newLoop(&claimer{
 		common: p, queue: name, db: db, claims: claims,
-		limiter:  &limiter{common: p, queue: name, capacity: c, pool: db.pool},
+		limiter: &limit.Limiter{
+			Queue: name, Pool: db.pool, Limited: &c.limited, AtLimit: &c.atLimit, Poll: p.poll,
+			Timeout: statementTimeout, Notice: noticeWithin, OK: p.health.OK,
+			Reached: func(limit string) { p.metrics.atLimit.WithLabelValues(name, limit).Inc() },
+		},
 		capacity: c, sched: scheduler.New(concurrency), keyed: newKeyedClaims(), workers: w, batches: newBatches(w),
 		reserved: &reserved{common: p, capacity: c, workers: w, leases: d.leases, claims: claims},
 		leases:   d.leases, promoter: d.promoter, peers: d.peers,

@@ -197,22 +197,22 @@ func (l *loop) notice() bool {
 // claimNext claims what the plan asks for, or what the queue's limits leave of it. It returns how many jobs it got and,
 // if a limit or a pause kept it from taking more, how long to rest unless something wakes the queue.
 func (l *loop) claimNext(ctx context.Context, plan scheduler.Plan) (n int, rest time.Duration, err error) {
-	within, err := l.limiter.look(ctx, min(l.places().Room, l.nextClaimMost))
+	within, err := l.limiter.Look(ctx, min(l.places().Room, l.nextClaimMost))
 	switch {
 	case err != nil:
 		return 0, 0, err
 	case within == nil:
 		n, err = l.claim(ctx, plan, nil)
 		return n, 0, err
-	case within.conn == nil:
-		return 0, l.limiter.rest(within, 0), nil
-	case within.allowed == 0 || !plan.Probe: // a probe claims one job
-		plan = l.planFor(within.allowed)
+	case within.Conn == nil:
+		return 0, l.limiter.Rest(within, 0), nil
+	case within.Allowed == 0 || !plan.Probe: // a probe claims one job
+		plan = l.planFor(within.Allowed)
 	}
 	if n, err = l.claim(ctx, plan, within); err != nil {
 		return n, 0, err
 	}
-	return n, l.limiter.rest(within, n), nil
+	return n, l.limiter.Rest(within, n), nil
 }
 
 func (l *loop) sleep() time.Duration {
@@ -231,7 +231,7 @@ func (l *loop) plan() scheduler.Plan {
 		return scheduler.Plan{}
 	}
 	// A limited queue claims no more jobs than may start at once.
-	l.workers.buffer.share(p.Shared && !l.capacity.limited.Load())
+	l.workers.buffer.Share(p.Shared && !l.capacity.limited.Load())
 	return p
 }
 
@@ -243,7 +243,7 @@ func (l *loop) planFor(most int) scheduler.Plan {
 	return made
 }
 
-func (l *loop) places() scheduler.Places { return l.capacity.places(l.workers.buffer.expressWaiting()) }
+func (l *loop) places() scheduler.Places { return l.capacity.places(l.workers.buffer.ExpressWaiting()) }
 
 // probeKinds claims a job of each kind whose probe is due.
 func (l *loop) probeKinds(ctx context.Context) error {

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/limit"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -129,9 +130,9 @@ func (u unansweredClaim) claim(context.Context, querier, claimRequest) *claimBat
 // Somebody must look at these keys again.
 func TestAClaimWithoutAnAnswerRemembersTheKeysThatItBlocked(t *testing.T) {
 	halted := []keyName{{outbox.RootTenant, engine.DefaultQueue, "k"}, {numbered(1), engine.DefaultQueue, "k"}}
-	for name, within := range map[string]*usage{
+	for name, within := range map[string]*limit.Usage{
 		"an ordinary queue": nil,
-		"a limited queue":   {conn: new(pgxpool.Conn)},
+		"a limited queue":   {Conn: new(pgxpool.Conn)},
 	} {
 		q := idleQueue(t, nil)
 		q.claims = unansweredClaim{halted}

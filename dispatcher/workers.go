@@ -4,6 +4,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/buffer"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 )
 
@@ -18,7 +20,7 @@ type workers struct {
 	outages  *outages
 	ended    chan<- *attempt // outcomes to settle
 	running  *sync.WaitGroup
-	buffer   *buffer
+	buffer   *buffer.Buffer[*attempt]
 }
 
 func newWorkers(p *common, c *capacity, pause *pauseCheck, outages *outages, ended chan<- *attempt,
@@ -26,7 +28,7 @@ func newWorkers(p *common, c *capacity, pause *pauseCheck, outages *outages, end
 ) *workers {
 	return &workers{
 		common: p, capacity: c, pause: pause, outages: outages, ended: ended, running: running,
-		buffer: newBuffer(c.concurrency),
+		buffer: buffer.New(c.concurrency, c.concurrency/scheduler.ExpressPart, (*attempt).bufferedAt),
 	}
 }
 
@@ -38,19 +40,19 @@ func (w *workers) start() {
 }
 
 // deliver gives a job to the workers. It never blocks.
-func (w *workers) deliver(a *attempt) { w.buffer.put(a, false) }
+func (w *workers) deliver(a *attempt) { w.buffer.Put(a, false) }
 
 // close gives back the waiting jobs and ends the workers. Nothing may be delivered after it.
 func (w *workers) close() {
-	for _, a := range w.buffer.close() {
+	for _, a := range w.buffer.Close() {
 		w.giveBack(a)
 	}
 }
 
-// work runs attempts until close. wasOther is for buffer.next. If a handler ends its goroutine, a new goroutine
+// work runs attempts until close. wasOther is for Buffer.Next. If a handler ends its goroutine, a new goroutine
 // continues.
 func (w *workers) work(wasOther bool) {
-	for a, other := w.buffer.next(wasOther); a != nil; a, other = w.buffer.next(other) {
+	for a, other, ok := w.buffer.Next(wasOther); ok; a, other, ok = w.buffer.Next(other) {
 		if !w.pause.mayStart(a) || !w.outages.mayRun(a) {
 			w.giveBack(a)
 			continue
@@ -84,7 +86,7 @@ func (w *workers) hand(a *attempt) {
 // giveBackStale gives back jobs that have waited long for a worker: the handlers became slower after the jobs were
 // claimed ahead.
 func (w *workers) giveBackStale(now time.Time) {
-	for _, a := range w.buffer.takeStale(now.Add(-staleAfter)) {
+	for _, a := range w.buffer.TakeStale(now.Add(-staleAfter)) {
 		w.giveBack(a)
 		w.capacity.meanWork.Store(int64(staleAfter)) // claim no further ahead until jobs are short again
 	}

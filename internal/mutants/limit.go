@@ -15,16 +15,16 @@ var limit = []Mutant{
 		Name:      "what runs is counted before the wait",
 		Breaks:    "a claim that has waited for another one does not see what that has started",
 		Invariant: "A queue's limits hold across all processes",
-		Edits: []Edit{{"dispatcher.limiter.measure", `	batch.Queue(sqlgen.HoldQueue, l.queue)
-	batch.Queue(sqlgen.MeasureQueue, l.queue).Query(func(rows pgx.Rows) (err error) {
+		Edits: []Edit{{"dispatcher/internal/limit.Limiter.measure", `	batch.Queue(sqlgen.HoldQueue, l.Queue)
+	batch.Queue(sqlgen.MeasureQueue, l.Queue).Query(func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlgen.MeasureQueueRow])
 		return err
 	})
-`, `	batch.Queue(sqlgen.MeasureQueue, l.queue).Query(func(rows pgx.Rows) (err error) {
+`, `	batch.Queue(sqlgen.MeasureQueue, l.Queue).Query(func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[sqlgen.MeasureQueueRow])
 		return err
 	})
-	batch.Queue(sqlgen.HoldQueue, l.queue)
+	batch.Queue(sqlgen.HoldQueue, l.Queue)
 `}},
 		Checks: []Check{test("dispatcher", "TestALimitedClaimLooksAfterItHasWaited", "most jobs running at once = 2, want 1")},
 	},
@@ -39,14 +39,14 @@ var limit = []Mutant{
 		Name:      "a start is forgotten too early",
 		Breaks:    "of the starts that are remembered together, the first one's time counts",
 		Invariant: "A queue's limits hold across all processes",
-		Edits:     []Edit{{"dispatcher.startLog.add", `if at.After(l.times[last].Time) {`, `if at.Before(l.times[last].Time) {`}},
-		Checks:    []Check{test("dispatcher", "TestStartLogKeepsTheRate", "51 starts in")},
+		Edits:     []Edit{{"dispatcher/internal/limit.startLog.add", `if at.After(l.times[last].Time) {`, `if at.Before(l.times[last].Time) {`}},
+		Checks:    []Check{test("dispatcher/internal/limit", "TestStartLogKeepsTheRate", "51 starts in")},
 	},
 	{
 		Name:      "a limit is looked at once a minute",
 		Breaks:    "room that another process made, and limits that were raised, are found when somebody wakes the queue",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{"dispatcher.nextLook", `min(poll, noticeWithin/2`, `max(poll, noticeWithin/2`}},
+		Edits:     []Edit{{"dispatcher/internal/limit.Limiter.nextLook", `min(l.Poll(), l.Notice/2`, `max(l.Poll(), l.Notice/2`}},
 		Checks: []Check{
 			test("dispatcher", "TestLimitsChangeWhileJobsRun", "in vain"),
 			test("dispatcher", "TestPauseAndResumeWithoutAWakeUp", "in vain"),

@@ -1,4 +1,4 @@
-package dispatcher
+package limit
 
 import (
 	"math/rand/v2"
