@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/limit"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/promote"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -32,7 +33,7 @@ type claimer struct {
 	batches  *batches
 	reserved *reserved // for a job that the attached producer is about to commit
 	leases   *leases
-	promoter *promoter
+	promoter *promote.Promoter
 	peers    *notifier
 }
 
@@ -202,7 +203,7 @@ func takeTurns(shares []scheduler.Share, claimed []*attempt) {
 func (c *claimer) noteLost(b *claimBatch) {
 	c.keyed.putBack(b.offers)
 	c.reserved.noteUnanswered()
-	c.promoter.blocked(b.tally.halted)
+	c.promoter.Blocked(b.tally.halted)
 }
 
 // take gives the jobs of a claim to the workers.
@@ -215,7 +216,7 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 		return fmt.Errorf("claim %d jobs: %w", b.request.room, b.err)
 	}
 	c.learn(b)
-	c.promoter.blocked(b.tally.halted)
+	c.promoter.Blocked(b.tally.halted)
 	if len(b.claimed) > b.request.room {
 		return fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", b.request.room,
 			len(b.claimed))

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/promote"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
@@ -59,7 +60,7 @@ type claimBatch struct {
 // tally holds what the rows without a job report about a keyed claim.
 type tally struct {
 	looked, passed, blocked, promoted int32
-	halted                            []keyName // keys with jobs that the claim blocked
+	halted                            []promote.Key // keys with jobs that the claim blocked
 }
 
 // tallyColumns counts the columns of a keyed claim that follow those of a job.
@@ -71,7 +72,7 @@ func (t *tally) read(rows pgx.Rows, queue string) error {
 	columns := append(make([]any, claimColumns), &tenant, &key, &t.looked, &t.passed, &t.blocked, &t.promoted)
 	err := rows.Scan(columns...) // the last row has the numbers
 	if err == nil && key != nil {
-		t.halted = append(t.halted, keyName{tenant.Bytes, queue, *key})
+		t.halted = append(t.halted, promote.Key{Tenant: tenant.Bytes, Queue: queue, Name: *key})
 	}
 	return err
 }

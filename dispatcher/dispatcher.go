@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/limit"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/promote"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
@@ -39,7 +40,7 @@ type Dispatcher struct {
 	db       *sqlgen.Queries
 	queues   map[string]*loop // by name
 	leases   *leases
-	promoter *promoter
+	promoter *promote.Promoter
 	recorder *report.Recorder
 	settler  *settler
 	waiters  *notifier      // of the callers waiting for jobs: one job has ended
@@ -114,7 +115,11 @@ func (d *Dispatcher) composeParts(conn outbox.DB, extending extendStatement) {
 		return d.db.Notify(ctx, []string{engine.Channel})
 	})
 	d.leases = newLeases(p, d.db, extending)
-	d.promoter = newPromoter(p, d.db, d.peers, d.offer)
+	d.promoter = promote.New(promote.Config{
+		DB: d.db, Health: p.health, Offer: d.offer, Notify: d.peers.notify, Bound: p.boundSettling,
+		Most: maxBatch / 2, Context: p.handlerContext, CutOff: p.phase.isCutOff, Pause: scheduler.LockedPause,
+		Rest: func(wait time.Duration, err error) { p.health.rest(p.settling, wait, err) },
+	})
 	statements := &store{common: p, db: d.db, conn: conn, pokeAll: d.pokeAll, peers: d.peers}
 	d.settler = newSettler(p, statements, newReporter(p, d.db, d.waiters, d.peers), d.leases, d.promoter)
 }

@@ -80,7 +80,7 @@ package dispatcher
 //	settle.go       gathers outcomes and stores them, however long the database is unavailable
 //	store.go        the settling statements, for each kind of outcome
 //	report.go       counts and logs the ends of attempts, and notifies other processes and waiting callers
-//	promote.go      moves keys on when jobs have left them
+//	internal/promote  moves keys on when jobs have left them
 //	lease.go        the jobs that this process holds: their leases, and the ends of handlers whose jobs were cancelled
 //	step.go         Step and StepTx: parts of a job that run once
 //	many.go         HandleMany: a handler for jobs of a kind together

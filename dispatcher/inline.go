@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/promote"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
@@ -75,7 +76,7 @@ func (i *Inline) Work(ctx context.Context, f InlineFlow) ([]InlineEnd, error) {
 	recorder := i.d.newRecorder(func(a report.Owner) { reported = append(reported, a.(*attempt)) })
 	claimed, err := i.claim(ctx, f, r, recorder)
 	if err != nil || len(claimed) == 0 {
-		return nil, errors.Join(err, i.promote())
+		return nil, errors.Join(err, i.d.promoter.Once())
 	}
 	stored := make(chan struct{})
 	go func() {
@@ -107,7 +108,7 @@ func (i *Inline) Work(ctx context.Context, f InlineFlow) ([]InlineEnd, error) {
 	for n, a := range ran {
 		ends[n] = InlineEnd{a.job, a.err}
 	}
-	return ends, i.promote()
+	return ends, i.d.promoter.Once()
 }
 
 // claim leases the jobs that Work will run.
@@ -136,7 +137,7 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 	if b.err != nil {
 		return nil, fmt.Errorf("claim a job of %s: %w", f.Kind, b.err)
 	}
-	i.d.promoter.blocked(b.tally.halted)
+	i.d.promoter.Blocked(b.tally.halted)
 	i.d.leases.add(b.claimed)
 	for _, a := range b.claimed {
 		a.arrived = time.Now()
@@ -178,19 +179,6 @@ func (i *Inline) settle(ended []*attempt) error {
 	return errors.Join(errs...)
 }
 
-// promote moves on the keys that jobs have left, and those in which a claim has blocked jobs.
-func (i *Inline) promote() error {
-	for {
-		keys := i.d.promoter.take()
-		if len(keys) == 0 {
-			return i.d.promoter.refusal()
-		}
-		if err := i.d.promoter.promote(keys); err != nil {
-			return fmt.Errorf("move %d keys on: %w", len(keys), err)
-		}
-	}
-}
-
 // Expire does what the reaper does with lapsed leases of dead workers, and with jobs whose deadlines have come.
 func (i *Inline) Expire(ctx context.Context) error {
 	always, never := pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, pgtype.Timestamptz{
@@ -204,10 +192,10 @@ func (i *Inline) Expire(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("expire leases: %w", err)
 	}
-	var keys []keyName
+	var keys []promote.Key
 	for _, row := range lapsed {
 		if row.Key != "" {
-			keys = append(keys, keyName{row.TenantID.Bytes, row.Queue, row.Key})
+			keys = append(keys, promote.Key{Tenant: row.TenantID.Bytes, Queue: row.Queue, Name: row.Key})
 		}
 	}
 	late, err := i.d.db.ExpireDeadlines(ctx, sqlgen.ExpireDeadlinesParams{
@@ -217,9 +205,9 @@ func (i *Inline) Expire(ctx context.Context) error {
 		return fmt.Errorf("expire deadlines: %w", err)
 	}
 	for n, key := range late.Keys {
-		keys = append(keys, keyName{late.TenantIds[n].Bytes, late.Queues[n], key})
+		keys = append(keys, promote.Key{Tenant: late.TenantIds[n].Bytes, Queue: late.Queues[n], Name: key})
 	}
 	i.d.common.log.LogAttrs(ctx, slog.LevelDebug, "expired", slog.Int64("deadlines", late.Closed))
-	i.d.promoter.blocked(keys)
-	return i.promote()
+	i.d.promoter.Blocked(keys)
+	return i.d.promoter.Once()
 }

@@ -162,7 +162,7 @@ func (d *Dispatcher) begin(ctx, afterJobs context.Context, endAfterJobs func()) 
 		// Outcomes may have waited for a lock until now. A lease that lapses meanwhile lets the job run again.
 		start(endHolding, func() { d.leases.keep(holding) }, func() { d.leases.watch(holding) }),
 		start(d.waiters.stop, d.waiters.run),
-		start(func() { close(d.promoter.stop) }, d.promoter.run),
+		start(d.promoter.Stop, d.promoter.Run),
 		start(d.peers.stop, d.peers.run),
 	}
 }

@@ -35,7 +35,7 @@ type loop struct {
 
 	// Only the loop uses the following fields.
 	claimed       int  // by the last drain
-	notified, own bool // the last drain has looked for what was notified, and for what the attached producer has enqueued
+	notified, own bool // the last drain has looked for what was notified, and own jobs of the attached producer
 	probeWaits    bool // for room: its time has come
 	nextClaimMost int  // jobs that the next claim may ask for
 

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/limit"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/promote"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -116,10 +117,24 @@ func TestAQueueThatTurnsOutToBeLimitedIsClaimedFromTheFront(t *testing.T) {
 }
 
 // unansweredClaim is a claim of jobs with a key that has blocked a job, and whose end is not known.
-type unansweredClaim struct{ halted []keyName }
+type unansweredClaim struct{ halted []promote.Key }
 
 func (u unansweredClaim) claim(context.Context, querier, claimRequest) *claimBatch {
 	return &claimBatch{tally: tally{halted: u.halted}, err: errors.New("cut")}
+}
+
+// keyLooks records at which keys a promoter has looked. No job waits for them.
+type keyLooks struct{ at []promote.Key }
+
+func (l *keyLooks) FindMovableKeys(_ context.Context, p sqlgen.FindMovableKeysParams) ([]int32, error) {
+	for i, key := range p.Keys {
+		l.at = append(l.at, promote.Key{Tenant: p.TenantIds[i].Bytes, Queue: p.Queues[i], Name: key})
+	}
+	return nil, nil
+}
+
+func (*keyLooks) PromoteKeys(context.Context, sqlgen.PromoteKeysParams) ([]sqlgen.PromoteKeysRow, error) {
+	return nil, nil
 }
 
 // The answer of a claim is lost after it has named the keys in which it has blocked jobs:
@@ -129,7 +144,7 @@ func (u unansweredClaim) claim(context.Context, querier, claimRequest) *claimBat
 //
 // Somebody must look at these keys again.
 func TestAClaimWithoutAnAnswerRemembersTheKeysThatItBlocked(t *testing.T) {
-	halted := []keyName{{outbox.RootTenant, engine.DefaultQueue, "k"}, {numbered(1), engine.DefaultQueue, "k"}}
+	halted := []promote.Key{{Tenant: outbox.RootTenant, Queue: engine.DefaultQueue, Name: "k"}, {Tenant: numbered(1), Queue: engine.DefaultQueue, Name: "k"}}
 	for name, within := range map[string]*limit.Usage{
 		"an ordinary queue": nil,
 		"a limited queue":   {Conn: new(pgxpool.Conn)},
@@ -141,10 +156,14 @@ func TestAClaimWithoutAnAnswerRemembersTheKeysThatItBlocked(t *testing.T) {
 		if _, err := q.claim(t.Context(), p, within); err == nil {
 			t.Fatalf("%s: the claim has not failed", name)
 		}
-		keys := q.promoter.take()
+		var looks keyLooks
+		q.promoter.DB = &looks
+		if err := q.promoter.Once(); err != nil {
+			t.Fatal(err)
+		}
 		for _, key := range halted {
-			if !slices.ContainsFunc(keys, func(k *due) bool { return k.keyName == key }) {
-				t.Errorf("%s: nobody looks at the key of tenant %s", name, key.tenant)
+			if !slices.Contains(looks.at, key) {
+				t.Errorf("%s: nobody looks at the key of tenant %s", name, key.Tenant)
 			}
 		}
 		if !q.reserved.mayHaveOrphans(time.Now()) {

@@ -65,8 +65,8 @@ func TestWakeUpsForNothingArePaced(t *testing.T) {
 	})
 }
 
-// forged returns how many claims a queue with so many workers makes for jobs that come one by one, while somebody forges
-// notifications, which come during claims as well as between them. Before them it has done a job of each flow.
+// forged returns how many claims a queue with so many workers makes for jobs that come one by one, while somebody
+// forges notifications, which come during claims as well as between them. Before them it has done a job of each flow.
 func forged(t *testing.T, workers, jobs int, every time.Duration, flows func(rig)) (claims int) {
 	t.Helper()
 	const each = time.Millisecond // a claim
@@ -103,8 +103,8 @@ func forged(t *testing.T, workers, jobs int, every time.Duration, flows func(rig
 }
 
 // Real jobs cost a claim each, and forged notifications cost no more than fifty looks in a second, whatever the claims
-// find: also if a claim has too little room to look at all flows, and so looks at them in turn. A look at jobs with a key
-// and at jobs without one takes two claims.
+// find: also if a claim has too little room to look at all flows, and so looks at them in turn. A look at jobs with a
+// key and at jobs without one takes two claims.
 func TestForgedNotificationsCostFewClaims(t *testing.T) {
 	const jobs, every = 600, 10 * time.Millisecond
 	const looks = tokensPerSecond*int(jobs*every/time.Second) + 2*maxTokens

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/promote"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
@@ -29,7 +30,7 @@ type settler struct {
 	statements *store
 	reporter   *reporter
 	leases     *leases
-	promoter   *promoter
+	promoter   *promote.Promoter
 
 	ended     chan *attempt  // finished attempts
 	gathering chan struct{}  // one slot, taken by the settler that gathers
@@ -43,7 +44,7 @@ type settler struct {
 	givenUp   []*attempt      // guarded by turn
 }
 
-func newSettler(p *common, statements *store, reporter *reporter, leases *leases, promoter *promoter) *settler {
+func newSettler(p *common, statements *store, reporter *reporter, leases *leases, promoter *promote.Promoter) *settler {
 	s := &settler{
 		common: p, statements: statements, reporter: reporter, leases: leases, promoter: promoter,
 		ended: make(chan *attempt, 2*maxBatch), gathering: make(chan struct{}, 1),
@@ -133,10 +134,10 @@ func (s *settler) settle(batch []*attempt) {
 }
 
 // store retries until the batch is stored or the process must stop waiting. It tries the batch in halves if the
-// database refuses it because of a row, so that one job does not block the others, or if the statement fails for another
-// reason (no answer in time, a message too large), except after the time for tries: a database that does not answer
-// would delay the stop by a statement's time for each part. retried reports that earlier tries may have stored some of
-// the batch without an answer. store returns false if it has given up.
+// database refuses it because of a row, so that one job does not block the others, or if the statement fails for
+// another reason (no answer in time, a message too large), except after the time for tries: a database that does not
+// answer would delay the stop by a statement's time for each part. retried reports that earlier tries may have stored
+// some of the batch without an answer. store returns false if it has given up.
 func (s *settler) store(batch []*attempt, how settlement, retried bool) bool {
 	var retry backoff.Backoff
 	for tries := 1; len(batch) > 0; tries++ {
@@ -249,9 +250,19 @@ func (s *settler) settled(batch []*attempt, retried bool) {
 	s.health.OK()
 	s.reporter.report(batch, retried)
 	s.leases.remove(batch)
-	s.promoter.left(batch)
+	s.leave(batch)
 	for _, a := range batch {
 		a.waker.jobEnded()
+	}
+}
+
+// leave notes the keys of jobs whose attempts have ended, however they were settled: the handler's own transaction may
+// have settled the job, or the lease was lost. A job that goes back as it was is itself the next one of its key.
+func (s *settler) leave(batch []*attempt) {
+	for _, a := range batch {
+		if a.job.Key != "" && (a.outcome.Status != outbox.Pending || !a.outcome.KeepDue) {
+			s.promoter.Free(promote.Key{Tenant: a.job.Tenant, Queue: a.job.Queue, Name: a.job.Key}, 1)
+		}
 	}
 }
 

@@ -36,7 +36,7 @@ var keys = []Mutant{
 		Name:      "a claim that does not look again",
 		Breaks:    "a job is blocked behind one whose slot was given away a moment before",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.claimer.take", `	c.promoter.blocked(b.tally.halted)`, ``}},
+		Edits:     []Edit{{"dispatcher.claimer.take", `	c.promoter.Blocked(b.tally.halted)`, ``}},
 		Checks:    []Check{test("dispatcher", "TestAClaimLooksAgainAfterItHasBlocked", "in vain: B succeeds")},
 	},
 	{
@@ -50,14 +50,14 @@ var keys = []Mutant{
 		Name:      "a promotion that does not come back for what was locked",
 		Breaks:    "a job whose row a claim had locked when its slot became free waits for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.promoter.looked", `k.look.locked = true`, `k.look.locked = false`}},
+		Edits:     []Edit{{"dispatcher/internal/promote.Promoter.looked", `k.look.locked = true`, `k.look.locked = false`}},
 		Checks:    []Check{test("dispatcher", "TestAPromotionComesBackForWhatIsLocked/plain", "jobs succeed")},
 	},
 	{
 		Name:      "a promotion that forgets what it has passed by",
 		Breaks:    "a key runs fewer jobs than it may until the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.promoter.free", `min(k.slots+slots, engine.MaxKeyActive)`, `min(slots, engine.MaxKeyActive)`}},
+		Edits:     []Edit{{"dispatcher/internal/promote.Promoter.Free", `min(k.slots+slots, engine.MaxKeyActive)`, `min(slots, engine.MaxKeyActive)`}},
 		Checks:    []Check{test("dispatcher", "TestAPromotionOwesWhatItPassedBy", "in vain: B and C run")},
 	},
 	{
@@ -71,8 +71,8 @@ var keys = []Mutant{
 		Name:      "a stop that waits for keys",
 		Breaks:    "a stop during an outage tries to promote until it is abandoned",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.promoter.run", `if p.phase.isCutOff() {`, `if false {`}},
-		Checks:    []Check{test("dispatcher", "TestAStopDuringAnOutageLeavesKeysToTheReaper", "want once")},
+		Edits:     []Edit{{"dispatcher/internal/promote.Promoter.Run", `if p.CutOff() {`, `if false {`}},
+		Checks:    []Check{test("dispatcher/internal/promote", "TestAStopDuringAnOutageLeavesKeysToTheReaper", "want once")},
 	},
 	{
 		Name:      "a stop that is told to nobody",
@@ -147,7 +147,7 @@ var keys = []Mutant{
 		Name:      "a failed job that moves no key on",
 		Breaks:    "the jobs behind one that waits for another attempt wait for that, or for the sweep",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.promoter.left", `if a.job.Key != "" && (`, `if a.job.Key != "" && a.outcome.Status != outbox.Retrying && (`}},
+		Edits:     []Edit{{"dispatcher.settler.leave", `if a.job.Key != "" && (`, `if a.job.Key != "" && a.outcome.Status != outbox.Retrying && (`}},
 		Checks: []Check{
 			test("dispatcher", "TestEveryEndOfAnAttemptMovesTheKeyOn/failed,_and_retried_tomorrow", "in vain: the others succeed"),
 			row("K6", "seconds that a key had a free slot and a blocked job, without a sweep, worst"),

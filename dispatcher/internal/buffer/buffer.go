@@ -45,8 +45,8 @@ func (b *Buffer[T]) Put(job T, express bool) {
 	b.changed.Signal()
 }
 
-// Next waits for the next job for a worker; ok is false after Close. wasOther tells whether the worker's last job was not
-// an express job, and other whether this one is not.
+// Next waits for the next job for a worker; ok is false after Close. wasOther tells whether the worker's last job was
+// not an express job, and other whether this one is not.
 func (b *Buffer[T]) Next(wasOther bool) (job T, other, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

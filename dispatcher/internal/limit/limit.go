@@ -134,10 +134,10 @@ func (l *Limiter) bounded(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(context.WithoutCancel(ctx), l.Timeout)
 }
 
-// nextLook returns how long a queue sleeps that is paused or at its limit. Each process looks at the limits every Notice,
-// and up to twice as often, so that it also uses the room that other processes have made, alive or dead. Nobody is
-// notified of room: most of it is used up again at once by the process that made it, and a NOTIFY for every job that ends
-// would cost all commits of the database more than these looks do.
+// nextLook returns how long a queue sleeps that is paused or at its limit. Each process looks at the limits every
+// Notice, and up to twice as often, so that it also uses the room that other processes have made, alive or dead. Nobody
+// is notified of room: most of it is used up again at once by the process that made it, and a NOTIFY for every job that
+// ends would cost all commits of the database more than these looks do.
 func (l *Limiter) nextLook() time.Duration { return min(l.Poll(), l.Notice/2+rand.N(l.Notice/2)) }
 
 // Usage holds the limits of a queue, how much of them is used, and what they leave for a claim.
