@@ -13,8 +13,8 @@ type Bridge struct {
 	MovedAt time.Time `json:"movedAt,omitzero" doc:"When messages were last stored"`
 	Lag     *int64    `json:"lag,omitempty" doc:"Messages not yet fetched, as the broker last reported; omitted if it never did"`
 
-	AwaySince time.Time `json:"awaySince,omitzero" doc:"Since when it has stored no messages, because the broker is unavailable or the queue of jobs is full"`
-	AwayFor   string    `json:"awayFor,omitempty" doc:"The reason: the error of the broker's client"`
+	AwaySince  time.Time `json:"awaySince,omitzero" doc:"Since when it has stored no messages, because the broker is unavailable or the queue of jobs is full"`
+	AwayReason string    `json:"awayReason,omitempty" doc:"The reason: the error of the broker's client"`
 }
 
 type bridgesOutput struct {
@@ -33,7 +33,7 @@ func (s *server) listBridges(ctx context.Context, _ *struct{}) (*bridgesOutput, 
 	for i, b := range bridges {
 		out.Body.Bridges[i] = Bridge{
 			Bridge: b.Name, State: b.State(), Stored: b.Stored, MovedAt: utc(b.MovedAt), Lag: b.Lag,
-			AwaySince: utc(b.AwaySince), AwayFor: b.AwayReason,
+			AwaySince: utc(b.AwaySince), AwayReason: b.AwayReason,
 		}
 	}
 	return out, nil

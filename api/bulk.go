@@ -20,7 +20,7 @@ type Bulk struct {
 	IDs    []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" format:"uuid"`
 	Filter *Filter  `json:"filter,omitempty" empty:"leave it out to mean any" doc:"At least one condition. The default statuses are dead letters for retry and dismiss, held jobs for release, and waiting and running jobs for cancel"`
 	While  []string `json:"while,omitempty" empty:"leave it out to mean any" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,cancelled" doc:"With ids: act only on jobs that are in one of these statuses when their turn comes. With a filter, its statuses apply"`
-	Epochs []int64  `json:"epochs,omitempty" maxItems:"1000" nullable:"false" doc:"With ids: the epoch of each, in the same order, as internals show it. Act only on jobs that still have it: nothing has happened to them since"`
+	Epochs []int64  `json:"epochs,omitempty" empty:"leave it out to mean any" maxItems:"1000" nullable:"false" doc:"With ids: the epoch of each, in the same order, as internals show it. Act only on jobs that still have it: nothing has happened to them since"`
 	DryRun bool     `json:"dryRun,omitempty" doc:"Only list the jobs that it would act on"`
 	Reason string   `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
 	Cursor string   `json:"cursor,omitempty" maxLength:"64" doc:"With a filter: next of the previous response to the same filter, to continue where it ended"`

@@ -78,7 +78,7 @@ func readCursor(s string) (outbox.ID, error) {
 // may be over before they are skipped.
 const skipCursorVersion = 2
 
-func makeJobsCursor(page operator.Page) string {
+func makeJobsCursor(page operator.JobPage) string {
 	if page.Skip == 0 {
 		return makeCursor(page.Next)
 	}

@@ -179,10 +179,10 @@ func (s *server) stopReplay(ctx context.Context, in *replayInput) (*replayOutput
 		return nil, invalidInput.because("", Fault{Parameter: "replay", Detail: "is no replay's id"})
 	}
 	tenant := within(ctx)
-	if err := s.by(ctx).Because(in.Reason).StopReplay(ctx, in.Sink, id, tenant); err != nil {
+	if err := s.by(ctx).Because(in.Reason).StopReplay(ctx, in.Sink, tenant, id); err != nil {
 		return nil, err
 	}
-	r, err := s.operator.Replay(ctx, in.Sink, id, tenant)
+	r, err := s.operator.Replay(ctx, in.Sink, tenant, id)
 	if err != nil {
 		return nil, afterAct(err)
 	}

@@ -343,7 +343,7 @@ func TestBridgesAreListed(t *testing.T) {
 			('-bridge', 'sent', 0, 1, now() + interval '5 minutes', NULL, NULL, NULL), ('billing', 'orders', 0, 9, NULL, NULL, NULL, NULL)`)
 	r.get("/bridges").want(200, &list)
 	want := []api.Bridge{
-		{Bridge: "new", State: "waiting"}, {Bridge: "paid", State: "away", Stored: 7, Lag: new(int64(3)), AwayFor: "no such stream"}, {Bridge: "sent", State: "fetching", Stored: 1},
+		{Bridge: "new", State: "waiting"}, {Bridge: "paid", State: "away", Stored: 7, Lag: new(int64(3)), AwayReason: "no such stream"}, {Bridge: "sent", State: "fetching", Stored: 1},
 	}
 	if diff := cmp.Diff(want, list.Bridges, cmpopts.IgnoreTypes(time.Time{})); diff != "" {
 		t.Errorf("bridges (-want +got):\n%s", diff)

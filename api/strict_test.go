@@ -212,7 +212,7 @@ func TestCursorsSayWhereTheyLead(t *testing.T) {
 	}
 	for _, skip := range []int{0, 1, operator.MaxSkip} {
 		id := outbox.NewID()
-		if before, left, err := readJobsCursor(makeJobsCursor(operator.Page{Next: id, Skip: skip})); err != nil || before != id || left != skip {
+		if before, left, err := readJobsCursor(makeJobsCursor(operator.JobPage{Next: id, Skip: skip})); err != nil || before != id || left != skip {
 			t.Errorf("got %s and %d, %v; want %s and %d", before, left, err, id, skip)
 		}
 	}
@@ -225,7 +225,7 @@ func FuzzOtherCursors(f *testing.F) {
 		makeLogCursor(operator.LogPosition{Epoch: 3, Line: 5}), makeLogCursor(operator.LogPosition{Epoch: -1, Line: 1}),
 		makeActCursor(outbox.RootTenant, time.Unix(1800000000, 0)), makeActCursor(outbox.RootTenant, time.Time{}),
 		makeKeyCursor(someKey), makeKeyCursor(operator.KeyPlace{KeyName: someKey.KeyName}), makeKeyCursor(operator.KeyPlace{}),
-		makeJobsCursor(operator.Page{Next: outbox.RootTenant, Skip: 10_000}), makeJobsCursor(operator.Page{Next: outbox.RootTenant, Skip: 10_001}),
+		makeJobsCursor(operator.JobPage{Next: outbox.RootTenant, Skip: 10_000}), makeJobsCursor(operator.JobPage{Next: outbox.RootTenant, Skip: 10_001}),
 	} {
 		f.Add(seed)
 	}
@@ -242,8 +242,8 @@ func FuzzOtherCursors(f *testing.F) {
 		if p, err := readKeyCursor(s); err == nil && (p.Key == "" || makeKeyCursor(p) != s) {
 			t.Errorf("%q reads as %+v, which is written %q", s, p, makeKeyCursor(p))
 		}
-		if id, skip, err := readJobsCursor(s); err == nil && (id.IsZero() || skip > operator.MaxSkip || makeJobsCursor(operator.Page{Next: id, Skip: skip}) != s) {
-			t.Errorf("%q reads as %s and %d, which is written %q", s, id, skip, makeJobsCursor(operator.Page{Next: id, Skip: skip}))
+		if id, skip, err := readJobsCursor(s); err == nil && (id.IsZero() || skip > operator.MaxSkip || makeJobsCursor(operator.JobPage{Next: id, Skip: skip}) != s) {
+			t.Errorf("%q reads as %s and %d, which is written %q", s, id, skip, makeJobsCursor(operator.JobPage{Next: id, Skip: skip}))
 		}
 	})
 }

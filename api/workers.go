@@ -12,7 +12,7 @@ type Worker struct {
 	Present   bool           `json:"present" doc:"False if it has not been seen for two reporting intervals"`
 	Queues    map[string]int `json:"queues" nullable:"false" doc:"Queues, with the number of jobs of each that it runs at once"`
 	Kinds     []string       `json:"kinds" nullable:"false" doc:"Kinds with a handler"`
-	Hearing   bool           `json:"listening" doc:"Whether notifications reach it; otherwise it polls"`
+	Listening bool           `json:"listening" doc:"Whether notifications reach it; otherwise it polls"`
 	Running   int64          `json:"running" doc:"Jobs whose leases it holds"`
 	StartedAt time.Time      `json:"startedAt"`
 	SeenAt    time.Time      `json:"seenAt"`
@@ -33,7 +33,7 @@ func (s *server) listWorkers(ctx context.Context, _ *struct{}) (*workersOutput, 
 	out.Body.Workers = make([]Worker, len(workers))
 	for i, w := range workers {
 		out.Body.Workers[i] = Worker{
-			Name: w.Name, Version: w.Version, Present: !w.Missing, Queues: w.Queues, Kinds: w.Kinds, Hearing: w.Hearing,
+			Name: w.Name, Version: w.Version, Present: !w.Missing, Queues: w.Queues, Kinds: w.Kinds, Listening: w.Listening,
 			Running:   w.Running,
 			StartedAt: utc(w.StartedAt), SeenAt: utc(w.SeenAt),
 		}

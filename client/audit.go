@@ -58,7 +58,7 @@ type AuditPage struct {
 
 // AuditPage lists acts of operators. A limit of 0 means 50, at most 200; the cursor "" begins with the first page.
 func (c *Client) AuditPage(ctx context.Context, f AuditFilter, limit int, cursor string) (AuditPage, error) {
-	return ask[AuditPage](ctx, c, get("/audit", Page{Limit: limit, Cursor: cursor}.add(f.query())))
+	return ask[AuditPage](ctx, c, get("/audit", PageRequest{Limit: limit, Cursor: cursor}.add(f.query())))
 }
 
 // Audit yields the acts of operators, newest first, page after page, and finally an error if there is one.

@@ -13,8 +13,8 @@ type Bridge struct {
 	MovedAt time.Time `json:"movedAt,omitzero"`
 	Lag     *int64    `json:"lag,omitempty"` // messages behind the fetched ones; nil if unknown
 
-	AwaySince time.Time `json:"awaySince,omitzero"` // since when something has kept it from storing messages
-	AwayFor   string    `json:"awayFor,omitempty"`  // the obstacle, in the words of the broker's client
+	AwaySince  time.Time `json:"awaySince,omitzero"`   // since when something has kept it from storing messages
+	AwayReason string    `json:"awayReason,omitempty"` // the obstacle, in the words of the broker's client
 }
 
 type bridgesAnswer struct {

@@ -72,7 +72,7 @@ var methods = map[string]route{
 		return c.EnqueueBatch(ctx, []NewJob{{}})
 	}),
 	"GET /jobs": calling(nil, JobPage{}, func(ctx context.Context, c *Client) (JobPage, error) {
-		return c.JobPage(ctx, filled[JobFilter](), filled[Page]())
+		return c.JobPage(ctx, filled[JobFilter](), filled[PageRequest]())
 	}),
 	"GET /jobs/{id}":              onID(Job{}, (*Client).Job),
 	"GET /jobs/{id}/result":       onID(Result{}, (*Client).Result),

@@ -72,7 +72,7 @@ type groupsAnswer struct {
 func (c *Client) DeadLetterPage(ctx context.Context, f DeadLetterFilter, limit int,
 	cursor string,
 ) (DeadLetterPage, error) {
-	return ask[DeadLetterPage](ctx, c, get("/dead-letters", Page{Limit: limit, Cursor: cursor}.add(f.query())))
+	return ask[DeadLetterPage](ctx, c, get("/dead-letters", PageRequest{Limit: limit, Cursor: cursor}.add(f.query())))
 }
 
 // DeadLetters yields the dead letters that match the filter, page after page, and finally an error if there is one.
@@ -86,6 +86,6 @@ func (c *Client) DeadLetters(ctx context.Context, f DeadLetterFilter) iter.Seq2[
 // DeadLetterGroups counts the dead letters that failed alike, the largest groups first. A limit of 0 means 50, at most
 // 200.
 func (c *Client) DeadLetterGroups(ctx context.Context, f DeadLetterFilter, limit int) ([]DeadLetterGroup, error) {
-	answer, err := ask[groupsAnswer](ctx, c, get("/dead-letters/groups", Page{Limit: limit}.add(f.query())))
+	answer, err := ask[groupsAnswer](ctx, c, get("/dead-letters/groups", PageRequest{Limit: limit}.add(f.query())))
 	return answer.Groups, err
 }

@@ -192,14 +192,14 @@ func number(n int) string {
 	return strconv.Itoa(n)
 }
 
-// Page selects a part of a list. Its zero value means the first 50.
-type Page struct {
+// PageRequest selects a part of a list. Its zero value means the first 50.
+type PageRequest struct {
 	Limit  int    // 0 means 50; at most 200
 	Offset int    // at most 10 000; a cursor is cheaper, and misses nothing
 	Cursor string // Next of the previous page
 }
 
-func (p Page) add(q url.Values) url.Values {
+func (p PageRequest) add(q url.Values) url.Values {
 	set(q, "limit", number(p.Limit))
 	set(q, "offset", number(p.Offset))
 	set(q, "cursor", p.Cursor)
@@ -252,7 +252,7 @@ type batchAnswer struct {
 }
 
 // JobPage lists jobs, newest first.
-func (c *Client) JobPage(ctx context.Context, f JobFilter, p Page) (JobPage, error) {
+func (c *Client) JobPage(ctx context.Context, f JobFilter, p PageRequest) (JobPage, error) {
 	return ask[JobPage](ctx, c, get("/jobs", p.add(f.query())))
 }
 
@@ -260,7 +260,7 @@ func (c *Client) JobPage(ctx context.Context, f JobFilter, p Page) (JobPage, err
 // neither repeats nor misses a job that existed from the first page to the last.
 func (c *Client) Jobs(ctx context.Context, f JobFilter) iter.Seq2[Job, error] {
 	return pages(func(cursor string) ([]Job, string, error) {
-		page, err := c.JobPage(ctx, f, Page{Limit: 200, Cursor: cursor})
+		page, err := c.JobPage(ctx, f, PageRequest{Limit: 200, Cursor: cursor})
 		return page.Jobs, page.Next, err
 	})
 }

@@ -62,7 +62,7 @@ func (f KeyFilter) query() url.Values {
 // KeyPage lists keys with jobs that cannot run, those that have waited longest first. A limit of 0 means 50, at most
 // 200; the cursor "" begins with the first page.
 func (c *Client) KeyPage(ctx context.Context, f KeyFilter, limit int, cursor string) (KeyPage, error) {
-	return ask[KeyPage](ctx, c, get("/keys", Page{Limit: limit, Cursor: cursor}.add(f.query())))
+	return ask[KeyPage](ctx, c, get("/keys", PageRequest{Limit: limit, Cursor: cursor}.add(f.query())))
 }
 
 // Keys yields the keys that match the filter, page after page, and finally an error if there is one. A key that moves

@@ -167,7 +167,7 @@ func TestPagesFollowOneAnother(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	page, err := c.JobPage(ctx, client.JobFilter{}, client.Page{Limit: 3, Offset: 1})
+	page, err := c.JobPage(ctx, client.JobFilter{}, client.PageRequest{Limit: 3, Offset: 1})
 	if err != nil || len(page.Jobs) != 3 || page.Next == "" || page.Jobs[0].Kind != "mail" {
 		t.Errorf("got %+v, %v", page, err)
 	}
@@ -306,7 +306,7 @@ func TestAKeyedJobWhoseAnswerIsLostIsStoredOnce(t *testing.T) {
 	if _, err := c.Enqueue(t.Context(), client.NewJob{Kind: "mail", IdempotencyKey: "k"}); err != nil {
 		t.Fatal(err)
 	}
-	if page, err := c.JobPage(t.Context(), client.JobFilter{}, client.Page{}); err != nil || len(page.Jobs) != 1 || asked.Load() != 3 {
+	if page, err := c.JobPage(t.Context(), client.JobFilter{}, client.PageRequest{}); err != nil || len(page.Jobs) != 1 || asked.Load() != 3 {
 		t.Errorf("got %d jobs after %d requests, %v", len(page.Jobs), asked.Load(), err)
 	}
 }

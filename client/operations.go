@@ -90,7 +90,7 @@ func (c *Client) StartOperation(ctx context.Context, what NewOperation) (Operati
 // OperationPage lists operations. A token of all tenants may select a tenant; others see their own. A limit of 0 means
 // 50, at most 200; the cursor "" begins with the first page.
 func (c *Client) OperationPage(ctx context.Context, ofTenant string, limit int, cursor string) (OperationPage, error) {
-	return ask[OperationPage](ctx, c, get("/operations", Page{Limit: limit, Cursor: cursor}.add(tenant(ofTenant))))
+	return ask[OperationPage](ctx, c, get("/operations", PageRequest{Limit: limit, Cursor: cursor}.add(tenant(ofTenant))))
 }
 
 // Operations yields the operations, newest first, page after page, and finally an error if there is one.

@@ -87,7 +87,7 @@ type Worker struct {
 	Present   bool           `json:"present"`   // false if it was not seen for longer than two reports take
 	Queues    map[string]int `json:"queues"`    // with how many jobs of each it runs at once
 	Kinds     []string       `json:"kinds"`     // with a handler
-	Hearing   bool           `json:"listening"` // whether notifications reach it; otherwise it polls
+	Listening bool           `json:"listening"` // whether notifications reach it; otherwise it polls
 	Running   int64          `json:"running"`
 	StartedAt time.Time      `json:"startedAt"`
 	SeenAt    time.Time      `json:"seenAt"`

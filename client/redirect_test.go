@@ -37,7 +37,7 @@ func TestOnlyTheSameRequestIsSentElsewhere(t *testing.T) {
 				t.Errorf("%d: %v, %v after %v; want a problem that says where to", status, stored, err, got)
 			}
 			got = nil
-			if _, err := c.JobPage(t.Context(), JobFilter{}, Page{}); err != nil || strings.Join(got, ",") != "GET /jobs,GET /there/jobs" {
+			if _, err := c.JobPage(t.Context(), JobFilter{}, PageRequest{}); err != nil || strings.Join(got, ",") != "GET /jobs,GET /there/jobs" {
 				t.Errorf("%d: %v after %v; want the GET there", status, err, got)
 			}
 		}
@@ -59,7 +59,7 @@ func TestATokenStaysOnTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.JobPage(t.Context(), JobFilter{}, Page{})
+	_, err = c.JobPage(t.Context(), JobFilter{}, PageRequest{})
 	if p, ok := errors.AsType[*Problem](err); !ok || p.Status != http.StatusTemporaryRedirect || plain > 0 {
 		t.Errorf("%v, and %d requests without TLS", err, plain)
 	}

@@ -87,7 +87,7 @@ func (c *Client) SkipEvent(ctx context.Context, sink string, which SkippedEvent)
 // HeldPage lists messages of a sink that are jobs. A limit of 0 means 50, at most 200; the cursor "" begins with the
 // first page.
 func (c *Client) HeldPage(ctx context.Context, sink string, limit int, cursor string) (HeldPage, error) {
-	return ask[HeldPage](ctx, c, get("/sinks", Page{Limit: limit, Cursor: cursor}.add(url.Values{})).segment("sink",
+	return ask[HeldPage](ctx, c, get("/sinks", PageRequest{Limit: limit, Cursor: cursor}.add(url.Values{})).segment("sink",
 		sink, "/held"))
 }
 

@@ -22,7 +22,7 @@ type listed struct {
 	fault  string // of what was typed
 	before outbox.ID
 	limit  int
-	page   operator.Page
+	page   operator.JobPage
 	tenant bool     // the tenants are shown
 	picked []string // the acts on selected jobs; nil if jobs cannot be selected
 	views  []savedView

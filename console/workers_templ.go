@@ -306,7 +306,7 @@ func workerState(w operator.Worker) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-		case !w.Hearing:
+		case !w.Listening:
 			templ_7745c5c3_Err = sign("warn", "not listening: it polls").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

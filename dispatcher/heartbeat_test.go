@@ -32,7 +32,7 @@ func TestADispatcherShowsItself(t *testing.T) {
 		t.Fatalf("got %v, %v; want one", workers, err)
 	}
 	w := workers[0]
-	if w.Name != r.Worker() || w.Running != 1 || w.Missing || w.Hearing || w.Queues["mail"] != 3 || w.Queues["default"] != 64 ||
+	if w.Name != r.Worker() || w.Running != 1 || w.Missing || w.Listening || w.Queues["mail"] != 3 || w.Queues["default"] != 64 ||
 		!slices.Equal(w.Kinds, []string{"slow"}) || w.Version == "" {
 		t.Errorf("got %+v", w)
 	}

@@ -220,7 +220,7 @@ func (e *examination) workers(ctx context.Context) error {
 		case w.Missing:
 			e.find(Warning, fmt.Sprintf("dispatcher %s was last seen %s", w.Name, w.SeenAt.Format(time.RFC3339)),
 				"see whether it was killed or cannot reach the database; its jobs run elsewhere")
-		case !w.Hearing && w.SeenAt.After(w.StartedAt): // its first row is written before it can hear
+		case !w.Listening && w.SeenAt.After(w.StartedAt): // its first row is written before it can hear
 			deaf++
 			fallthrough
 		default:

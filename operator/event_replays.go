@@ -208,7 +208,7 @@ func (o *Operator) Replays(ctx context.Context, sink string, tenant outbox.ID) (
 }
 
 // Replay returns one replay, or [ErrReplayNotFound]; only one of the tenant, unless that is zero.
-func (o *Operator) Replay(ctx context.Context, sink string, id, tenant outbox.ID) (Replay, error) {
+func (o *Operator) Replay(ctx context.Context, sink string, tenant, id outbox.ID) (Replay, error) {
 	found, err := o.replays(ctx, sqlgen.ListReplaysParams{
 		Sink: sink, TenantID: pgvalue.UUIDOrNull(tenant),
 		ID: pgvalue.UUID(id),
@@ -254,7 +254,7 @@ func (o *Operator) replays(ctx context.Context, params sqlgen.ListReplaysParams)
 
 // StopReplay ends a replay. A page in progress may still be published. Stopping a replay that has ended changes
 // nothing. It returns [ErrReplayNotFound], also for a replay of a tenant other than the given one, if any.
-func (o *Operator) StopReplay(ctx context.Context, sink string, id, tenant outbox.ID) error {
+func (o *Operator) StopReplay(ctx context.Context, sink string, tenant, id outbox.ID) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	found, err := o.db.StopReplay(ctx, sqlgen.StopReplayParams{

@@ -17,8 +17,8 @@ func Within(tx pgx.Tx) *Operator {
 }
 
 // FirstPage returns a page of rounds that begin with so few rows, and of one of them at a time.
-func (o *Operator) FirstPage(ctx context.Context, f Filter, rows int32) (Page, error) {
-	var page Page
+func (o *Operator) FirstPage(ctx context.Context, f Filter, rows int32) (JobPage, error) {
+	var page JobPage
 	f.Tenant = cmp.Or(f.Tenant, tenantIn(ctx))
 	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
 		page, err = readPage(ctx, db, f.params(), rows, 0)

@@ -186,8 +186,8 @@ func (f Filter) sparse() bool {
 			!f.CreatedSince.IsZero() || !f.CreatedUntil.IsZero())
 }
 
-// Page is a part of a list, newest first.
-type Page struct {
+// JobPage is a part of a list, newest first.
+type JobPage struct {
 	Jobs []Job
 	Next outbox.ID // [Filter.Before] of the next page; zero if this is the last one
 	Skip int       // its [Filter.Skip]: what was left to skip when the time of this page was over
@@ -205,19 +205,19 @@ const (
 // Page lists jobs like [Operator.Jobs], but in bounded time however many jobs there are and however few match: a page
 // may be shorter than the limit, even empty, while there are more. Jobs left out with Skip are read all the same, and
 // count as much.
-func (o *Operator) Page(ctx context.Context, f Filter) (Page, error) {
+func (o *Operator) Page(ctx context.Context, f Filter) (JobPage, error) {
 	limit := min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)
 	f.Tenant = cmp.Or(f.Tenant, tenantIn(ctx))
 	if err := f.validate(); err != nil || !f.sparse() {
 		jobs, err := o.Jobs(ctx, f)
 		if err != nil || len(jobs) < limit {
-			return Page{Jobs: jobs}, err
+			return JobPage{Jobs: jobs}, err
 		}
-		return Page{Jobs: jobs, Next: jobs[limit-1].ID}, nil
+		return JobPage{Jobs: jobs, Next: jobs[limit-1].ID}, nil
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	var page Page
+	var page JobPage
 	rows := int32(firstRows)
 	if f.Contains != "" {
 		rows = firstText
@@ -227,7 +227,7 @@ func (o *Operator) Page(ctx context.Context, f Filter) (Page, error) {
 		return err
 	})
 	if err != nil {
-		return Page{}, fmt.Errorf("list jobs: %w", err)
+		return JobPage{}, fmt.Errorf("list jobs: %w", err)
 	}
 	return page, nil
 }
@@ -261,7 +261,7 @@ func findReach(ctx context.Context, db *sqlgen.Queries, params sqlgen.FindReachP
 // determines first: whatever happens in between, each id is read once, by one statement.
 func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsParams, rows int32,
 	most time.Duration,
-) (page Page, err error) {
+) (page JobPage, err error) {
 	limit, bottom, begun := int(params.MaxRows), params.After, time.Now()
 	page.Skip, params.Skip = int(params.Skip), 0 // a statement would not report how many it has skipped
 	ofTenant := params.Tenant
@@ -300,7 +300,7 @@ func readPage(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsPar
 }
 
 // read adds what one round finds, except jobs that are still to be skipped.
-func (p *Page) read(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsParams, limit int) error {
+func (p *JobPage) read(ctx context.Context, db *sqlgen.Queries, params sqlgen.ListJobsParams, limit int) error {
 	for {
 		left := p.Skip + limit - len(p.Jobs)
 		params.MaxRows = int32(min(left, mostRows))

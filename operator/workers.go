@@ -15,7 +15,7 @@ type Worker struct {
 	Version   string         // of its program
 	Queues    map[string]int // with how many jobs of each it runs at once
 	Kinds     []string       // with a handler
-	Hearing   bool           // whether notifications reach it; otherwise it polls
+	Listening bool           // whether notifications reach it; otherwise it polls
 	Running   int64          // jobs whose leases it holds
 	StartedAt time.Time
 	SeenAt    time.Time
@@ -36,7 +36,7 @@ func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
 	workers := make([]Worker, len(rows))
 	for i, row := range rows {
 		w := Worker{
-			Name: row.Worker, Version: row.Version, Queues: map[string]int{}, Kinds: row.Kinds, Hearing: row.Hearing,
+			Name: row.Worker, Version: row.Version, Queues: map[string]int{}, Kinds: row.Kinds, Listening: row.Hearing,
 			Running:   row.Running,
 			StartedAt: row.StartedAt.Time, SeenAt: row.SeenAt.Time,
 			Missing: row.SeenSecondsAgo > missingAfter.Seconds(),

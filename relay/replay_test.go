@@ -64,7 +64,7 @@ func awaitReplay(t *testing.T, db *pgxpool.Pool, r operator.Replay) operator.Rep
 	t.Helper()
 	waitFor(t, func() bool {
 		var err error
-		if r, err = operator.New(db).Replay(t.Context(), "s", r.ID, outbox.ID{}); err != nil {
+		if r, err = operator.New(db).Replay(t.Context(), "s", outbox.ID{}, r.ID); err != nil {
 			t.Fatal(err)
 		}
 		return !r.EndedAt.IsZero()
@@ -370,11 +370,11 @@ func TestAReplayIsStopped(t *testing.T) {
 		sink   string
 		tenant outbox.ID
 	}{{"none", outbox.ID{}}, {"s", other}} {
-		if err := o.StopReplay(t.Context(), of.sink, r.ID, of.tenant); !errors.Is(err, operator.ErrReplayNotFound) {
+		if err := o.StopReplay(t.Context(), of.sink, of.tenant, r.ID); !errors.Is(err, operator.ErrReplayNotFound) {
 			t.Errorf("of %+v: %v", of, err)
 		}
 	}
-	if err := o.StopReplay(t.Context(), "s", r.ID, outbox.ID{}); err != nil {
+	if err := o.StopReplay(t.Context(), "s", outbox.ID{}, r.ID); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(300 * time.Millisecond) // a page that is under way
@@ -409,7 +409,7 @@ func TestAReplayStoppedInAnOutage(t *testing.T) {
 	r := startReplay(t, db, operator.EventReplay{Again: true})
 	waitFor(t, func() bool { return lines.has("replay goes on") }, func() string { return "the owner knows of the replay" })
 	time.Sleep(200 * time.Millisecond) // it reads a page
-	end(t, func(ctx context.Context) error { return operator.New(db).StopReplay(ctx, "s", r.ID, outbox.ID{}) })
+	end(t, func(ctx context.Context) error { return operator.New(db).StopReplay(ctx, "s", outbox.ID{}, r.ID) })
 	time.Sleep(2500 * time.Millisecond)
 	sink.set(nil, nil)
 	sink.await(t, "1", "2", "3", "4")
@@ -577,7 +577,7 @@ func TestReplaysTakeTurns(t *testing.T) {
 		}
 	}
 	for _, r := range []operator.Replay{first, waits} {
-		if r, err := operator.New(db).Replay(t.Context(), "s", r.ID, outbox.ID{}); err != nil || r.State() != "running" {
+		if r, err := operator.New(db).Replay(t.Context(), "s", outbox.ID{}, r.ID); err != nil || r.State() != "running" {
 			t.Errorf("%+v: %v; want that it still runs", r, err)
 		}
 	}

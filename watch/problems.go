@@ -325,7 +325,7 @@ func (l *look) workers(workers []operator.Worker) {
 				Sentence: fmt.Sprintf("Dispatcher %s (%s) is silent.", w.Name, w.Version),
 				Do:       "See whether it was killed or cannot reach the database; its jobs run elsewhere.",
 			})
-		case !w.Hearing && w.SeenAt.After(w.StartedAt): // its first row is written before it can hear
+		case !w.Listening && w.SeenAt.After(w.StartedAt): // its first row is written before it can hear
 			l.find(Problem{
 				Kind: WorkerNotListening, Severity: doctor.Warning, Evidence: about,
 				Sentence: fmt.Sprintf("Dispatcher %s is not listening: notifications do not reach it, and it polls.", w.Name),

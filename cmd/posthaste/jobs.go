@@ -57,7 +57,7 @@ func (p *program) jobsCommand() *cli.Command {
 // These are the questions and acts of the commands about jobs.
 type (
 	jobList interface {
-		Page(context.Context, operator.Filter) (operator.Page, error)
+		Page(context.Context, operator.Filter) (operator.JobPage, error)
 	}
 	jobDetails interface {
 		Job(context.Context, outbox.ID) (operator.Job, error)

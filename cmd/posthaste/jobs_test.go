@@ -100,13 +100,13 @@ func TestLongListsAreReadPageByPage(t *testing.T) {
 // pagesOnly is a list that has nothing but pages, some of them short.
 type pagesOnly struct{ asked []operator.Filter }
 
-func (p *pagesOnly) Page(_ context.Context, f operator.Filter) (operator.Page, error) {
+func (p *pagesOnly) Page(_ context.Context, f operator.Filter) (operator.JobPage, error) {
 	p.asked = append(p.asked, f)
 	n := byte(len(p.asked))
 	if n == 4 {
-		return operator.Page{}, nil
+		return operator.JobPage{}, nil
 	}
-	return operator.Page{Jobs: make([]operator.Job, n%2), Next: outbox.ID{n}}, nil
+	return operator.JobPage{Jobs: make([]operator.Job, n%2), Next: outbox.ID{n}}, nil
 }
 
 // A page in a bounded time may be short, even empty, and not be the last.

@@ -16,8 +16,8 @@ type sinkReplays interface {
 	WouldReplayEvents(ctx context.Context, sink string, r operator.EventReplay) (operator.ReplayPlan, error)
 	ReplayEvents(ctx context.Context, sink string, r operator.EventReplay) (operator.Replay, error)
 	Replays(ctx context.Context, sink string, tenant outbox.ID) ([]operator.Replay, error)
-	Replay(ctx context.Context, sink string, id, tenant outbox.ID) (operator.Replay, error)
-	StopReplay(ctx context.Context, sink string, id, tenant outbox.ID) error
+	Replay(ctx context.Context, sink string, tenant, id outbox.ID) (operator.Replay, error)
+	StopReplay(ctx context.Context, sink string, tenant, id outbox.ID) error
 }
 
 var (
@@ -131,7 +131,7 @@ func (p *program) awaitReplay(ctx context.Context, o sinkReplays, r operator.Rep
 			return goesOn
 		case <-time.After(replayLook):
 		}
-		now, err := o.Replay(ctx, r.Sink, r.ID, r.Tenant)
+		now, err := o.Replay(ctx, r.Sink, r.Tenant, r.ID)
 		if err == nil {
 			r = now
 		} else if ctx.Err() == nil {
@@ -203,10 +203,10 @@ func (p *program) stopReplay(ctx context.Context, c *cli.Command) error {
 		return usagef("replay id: %w", err)
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o sinkReplays) error {
-		if err := o.StopReplay(ctx, c.Args().First(), id, outbox.ID{}); err != nil {
+		if err := o.StopReplay(ctx, c.Args().First(), outbox.ID{}, id); err != nil {
 			return err
 		}
-		ended, err := o.Replay(ctx, c.Args().First(), id, outbox.ID{})
+		ended, err := o.Replay(ctx, c.Args().First(), outbox.ID{}, id)
 		if err != nil {
 			return err
 		}

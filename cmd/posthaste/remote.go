@@ -176,7 +176,7 @@ func (r *remote) Jobs(ctx context.Context, f operator.Filter) ([]operator.Job, e
 		func(limit int, cursor string) ([]client.Job, string, error) {
 			ctx, cancel := patient(ctx)
 			defer cancel()
-			page, err := r.api.JobPage(ctx, filter, client.Page{Limit: limit, Cursor: cursor})
+			page, err := r.api.JobPage(ctx, filter, client.PageRequest{Limit: limit, Cursor: cursor})
 			return page.Jobs, page.Next, err
 		}, func(j client.Job) string { return j.ID })
 	jobs := make([]operator.Job, len(found))
@@ -187,12 +187,12 @@ func (r *remote) Jobs(ctx context.Context, f operator.Filter) ([]operator.Job, e
 }
 
 // Page reads a page as Jobs does: each of its requests takes bounded time.
-func (r *remote) Page(ctx context.Context, f operator.Filter) (operator.Page, error) {
+func (r *remote) Page(ctx context.Context, f operator.Filter) (operator.JobPage, error) {
 	jobs, err := r.Jobs(ctx, f)
 	if err != nil || len(jobs) < f.Limit {
-		return operator.Page{Jobs: jobs}, err
+		return operator.JobPage{Jobs: jobs}, err
 	}
-	return operator.Page{Jobs: jobs, Next: jobs[len(jobs)-1].ID}, nil
+	return operator.JobPage{Jobs: jobs, Next: jobs[len(jobs)-1].ID}, nil
 }
 
 // All reads page after page.

@@ -97,7 +97,7 @@ func (r *remote) Workers(ctx context.Context) ([]operator.Worker, error) {
 	workers := make([]operator.Worker, len(found))
 	for i, w := range found {
 		workers[i] = operator.Worker{
-			Name: w.Name, Version: w.Version, Queues: w.Queues, Kinds: w.Kinds, Hearing: w.Hearing, Running: w.Running,
+			Name: w.Name, Version: w.Version, Queues: w.Queues, Kinds: w.Kinds, Listening: w.Listening, Running: w.Running,
 			StartedAt: w.StartedAt, SeenAt: w.SeenAt, Missing: !w.Present,
 		}
 	}

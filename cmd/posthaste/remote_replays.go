@@ -52,7 +52,7 @@ func (r *remote) Replays(ctx context.Context, sink string, tenant outbox.ID) ([]
 }
 
 // Replay searches for it among those of the sink.
-func (r *remote) Replay(ctx context.Context, sink string, id, _ outbox.ID) (operator.Replay, error) {
+func (r *remote) Replay(ctx context.Context, sink string, _, id outbox.ID) (operator.Replay, error) {
 	all, err := r.Replays(ctx, sink, outbox.ID{})
 	for _, one := range all {
 		if one.ID == id {
@@ -65,7 +65,7 @@ func (r *remote) Replay(ctx context.Context, sink string, id, _ outbox.ID) (oper
 	return operator.Replay{}, err
 }
 
-func (r *remote) StopReplay(ctx context.Context, sink string, id, _ outbox.ID) error {
+func (r *remote) StopReplay(ctx context.Context, sink string, _, id outbox.ID) error {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	_, err := r.api.StopReplay(ctx, sink, id.String())

@@ -72,7 +72,7 @@ func (r *remote) Bridges(ctx context.Context) ([]operator.Bridge, error) {
 	for i, b := range found {
 		bridges[i] = operator.Bridge{
 			Name: b.Bridge, Fetching: b.State != "waiting", Stored: b.Stored, MovedAt: b.MovedAt, Lag: b.Lag,
-			AwaySince: b.AwaySince, AwayReason: b.AwayFor,
+			AwaySince: b.AwaySince, AwayReason: b.AwayReason,
 		}
 	}
 	return bridges, err

@@ -110,7 +110,7 @@ func (s sight) workerWords() string {
 		switch {
 		case worker.Missing:
 			missing++
-		case !worker.Hearing:
+		case !worker.Listening:
 			present, polling = present+1, polling+1
 		default:
 			present++

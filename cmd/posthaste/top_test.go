@@ -27,7 +27,7 @@ func someSight(at time.Time, enqueued int64) sight {
 				{Kind: "evil\x1b[2J", Jobs: 9},
 			},
 		},
-		workers: []operator.Worker{{Hearing: true}, {}, {Missing: true}},
+		workers: []operator.Worker{{Listening: true}, {}, {Missing: true}},
 		took:    12 * time.Millisecond,
 	}
 }

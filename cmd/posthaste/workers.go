@@ -55,7 +55,7 @@ func (p *program) listWorkers(ctx context.Context, c *cli.Command) error {
 			for _, name := range slices.Sorted(maps.Keys(w.Queues)) {
 				queues = append(queues, fmt.Sprintf("%s:%d", name, w.Queues[name]))
 			}
-			l.add(w.Name, state, w.Version, w.Running, w.Hearing, strings.Join(queues, " "), strings.Join(w.Kinds, " "),
+			l.add(w.Name, state, w.Version, w.Running, w.Listening, strings.Join(queues, " "), strings.Join(w.Kinds, " "),
 				instant(w.StartedAt), instant(w.SeenAt))
 		}
 		return p.print(c, l)

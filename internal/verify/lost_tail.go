@@ -114,7 +114,7 @@ func (r *Run) replay(ctx context.Context, since time.Time) error {
 		return err
 	}
 	err = r.Await(ctx, patience, "the replay to end", func(ctx context.Context) (ended bool, err error) {
-		started, err = o.Replay(ctx, "s", started.ID, outbox.ID{})
+		started, err = o.Replay(ctx, "s", outbox.ID{}, started.ID)
 		return !started.EndedAt.IsZero(), err
 	})
 	r.Figure("replayed", float64(started.Published))
