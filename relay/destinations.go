@@ -141,10 +141,12 @@ func (d *destinations) silences(destination, id string, another bool) {
 }
 
 // attempts returns how often a message alone may be unknown before another one is tried. If one destination is silent
-// already, others may well be, and the sink stands still during these attempts.
+// now, others may well be, and the sink stands still during these attempts.
 func (d *destinations) attempts() int {
-	if len(d.silent) > 0 {
-		return 1
+	for destination, s := range d.silent {
+		if !s.another && (d.before[destination] || d.shut[destination]) {
+			return 1
+		}
 	}
 	return unansweredLimit
 }
@@ -214,6 +216,13 @@ func (d *destinations) isAtFault(destination, id string) bool {
 	}
 	delete(d.silent, destination)
 	return true
+}
+
+// refused records that a message is not sent to its destination any more.
+func (d *destinations) refused(destination, id string) {
+	if s := d.silent[destination]; s != nil && s.id == id {
+		delete(d.silent, destination)
+	}
 }
 
 // reached records that a message to a destination was accepted, and reports whether it was shut in the round before.

@@ -288,6 +288,74 @@ func TestASilentDestinationHoldsUpNoOther(t *testing.T) {
 	}
 }
 
+// While a destination is silent, a message to another one has its attempts nevertheless, before it is refused because
+// others to its destination are accepted.
+func TestAMessageHasItsAttemptsBesideASilentDestination(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	tried := 0
+	sink := &picky{}
+	sink.refuses = func(m relay.Message) error {
+		if string(m.Body) == "slow" {
+			if tried++; tried < 4 {
+				return errors.New("it answers 500")
+			}
+		}
+		return noAnswer(m)
+	}
+	publish(t, db, "gone", "k", "1")
+	keepPublishing(t, db, "here", "c")
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 100*time.Millisecond) })
+	waitFor(t, func() bool {
+		return ask[string](t, db, `SELECT coalesce(away_code, '') FROM outbox.sinks`) == relay.CodeSilent
+	}, func() string { return "the sink shows that a destination is silent" })
+	publish(t, db, "here", "l", "slow", "2")
+	waitFor(t, func() bool {
+		return len(sink.ofKey("l")) == 2 || ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) > 0
+	}, func() string { return "the message is accepted or refused" })
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`); n != 0 {
+		t.Errorf("%d messages are held; the first was sent %d times", n, tried)
+	}
+}
+
+// Once a destination has refused the message that it did not answer, it is not silent any more: the next message
+// without an answer has all its attempts before another is tried.
+func TestADestinationThatRefusesIsNotSilent(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var tried atomic.Int64
+	slow := func(m relay.Message) error {
+		switch {
+		case strings.HasPrefix(m.Destination, "gone"):
+			return &relay.RefusedError{Code: relay.CodeRefused, Err: errors.New("it answers 400")}
+		case bad(m):
+			tried.Add(1)
+		}
+		return noAnswer(m)
+	}
+	sink := &picky{stops: true, refuses: noAnswer}
+	publish(t, db, "gone", "k", "1")
+	publish(t, db, "there", "other", "4")
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 100*time.Millisecond) })
+	sink.awaitKey(t, "other", "4")
+	keepPublishing(t, db, "there", "c")
+	code := func(want string) {
+		t.Helper()
+		waitFor(t, func() bool { return ask[string](t, db, `SELECT coalesce(away_code, '') FROM outbox.sinks`) == want },
+			func() string { return fmt.Sprintf("the sink shows the code %q", want) })
+	}
+	code(relay.CodeSilent)
+	sink.now(slow)
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 1 },
+		func() string { return "the message is held" })
+	code("")
+	publish(t, db, "here", "l", "bad")
+	code(relay.CodeSilent)
+	if n := tried.Load(); n < 4 {
+		t.Errorf("the message was sent %d times before its destination was silent, want 4 at the least", n)
+	}
+}
+
 // A message that its destination does not answer is refused once the destination has accepted another, which may come
 // later.
 func TestAMessageThatBreaksItsDestinationIsRefused(t *testing.T) {
