@@ -321,7 +321,7 @@ func (c *relayConfig) check(ctx context.Context) (all []brokerFinding, err error
 			all = append(all, brokerFinding{name, f})
 		}
 	}
-	all = c.sharedStreams()
+	all = append(c.sharedStreams(), c.sharedNames()...)
 	for _, sink := range sinks {
 		add(sink.Name, checkSink(ctx, sink, c.Topics))
 	}

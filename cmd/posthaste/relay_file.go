@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"os"
 	"regexp"
 	"slices"
@@ -153,6 +155,12 @@ func (c *relayConfig) validate(root *yaml.Node) error {
 		b, path := c.Bridges[name], []any{"bridges", name}
 		_, err := b.config(name)
 		p.addAll(path, err)
+		switch { // open would say again that the name is missing
+		case b.NATS != nil:
+			b.Consumer = cmp.Or(b.Consumer, text(name))
+		case b.Kafka != nil:
+			b.Group = cmp.Or(b.Group, text(name))
+		}
 		source, err := b.open()
 		if err != nil {
 			p.addAll(p.below(path, "nats", "kafka"), err)
@@ -189,68 +197,125 @@ func (c *relayConfig) validateSinks(led map[string]bool, p *places) {
 	}
 }
 
-// validateNames refuses a name that two sinks or two bridges have at one broker, as far as the file shows that it is
-// one: two transactions with one id end each other, and two bridges with one consumer share its messages.
-func (c *relayConfig) validateNames(p *places) {
-	taken := map[string]string{} // which part of the file has a name at a server
-	claim := func(path []any, servers []string, name, of, effect string) {
-		by := fieldName(path[:2])
-		for _, server := range servers {
-			at := serverOf(server) + " " + of + " " + name
-			if other := taken[at]; other != "" && other != by {
-				p.add(path, " is %q, as in %s, at the same server: %s", name, other, effect)
-				return
-			}
-			taken[at] = by
-		}
-	}
+// brokerName is a name that one sink or bridge alone may have at its broker.
+type brokerName struct {
+	path     []any // of the field
+	servers  []string
+	name, of string // of is what names are told apart in: the stream or topic
+	login    string // to NATS, where it determines the account, which has its own streams
+	effect   string // of a second one
+}
+
+// names returns all such names in the file.
+func (c *relayConfig) names() (all []brokerName) {
 	for _, name := range slices.Sorted(maps.Keys(c.Sinks)) {
 		if k := c.Sinks[name].Kafka; k != nil && k.TransactionalID != "" {
-			claim([]any{"sinks", name, "kafka", "transactionalId"}, k.config().Brokers, string(k.TransactionalID), "",
-				"each would end the transactions of the other")
+			all = append(all, brokerName{
+				path: []any{"sinks", name, "kafka", "transactionalId"}, servers: k.servers(),
+				name: string(k.TransactionalID), effect: "each would end the transactions of the other",
+			})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Bridges)) {
-		const halved = "each message would become a job of one bridge only"
-		switch b := c.Bridges[name]; {
+		b, path := c.Bridges[name], []any{"bridges", name}
+		one := brokerName{effect: "each message would become a job of one bridge only"}
+		switch {
 		case b.NATS != nil && b.Consumer != "":
-			claim([]any{"bridges", name, "consumer"}, b.NATS.config().URLs, string(b.Consumer), string(b.Stream), halved)
+			one.path, one.name, one.of = append(path, "consumer"), string(b.Consumer), string(b.Stream)
+			one.servers, one.login = b.NATS.servers(), b.NATS.account()
 		case b.Kafka != nil && b.Group != "":
-			claim([]any{"bridges", name, "group"}, b.Kafka.config().Brokers, string(b.Group), string(b.Topic), halved)
+			one.path, one.name, one.of = append(path, "group"), string(b.Group), string(b.Topic)
+			one.servers = b.Kafka.servers()
+		default:
+			continue
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// taken returns for each name the first one before it that is the same, as far as the file shows that their servers
+// are.
+func (c *relayConfig) taken() (pairs [][2]brokerName) {
+	all := c.names()
+	for n, one := range all {
+		same := slices.IndexFunc(all[:n], func(other brokerName) bool {
+			return len(one.path) == len(other.path) && one.path[len(one.path)-1] == other.path[len(other.path)-1] &&
+				one.name == other.name && one.of == other.of && haveCommon(one.servers, other.servers)
+		})
+		if same >= 0 {
+			pairs = append(pairs, [2]brokerName{one, all[same]})
+		}
+	}
+	return pairs
+}
+
+// validateNames refuses a name that two sinks or two bridges have at one broker: two transactions with one id end each
+// other, and two bridges with one consumer share its messages.
+func (c *relayConfig) validateNames(p *places) {
+	for _, pair := range c.taken() {
+		if one, other := pair[0], pair[1]; one.login == other.login {
+			p.add(one.path, " is %q, as in %s, at the same server: %s", one.name, fieldName(other.path[:2]), one.effect)
 		}
 	}
 }
 
-// sharedStreams warns of topics that two sinks publish to one NATS server: an event has the same message id in both, so
-// if one stream has both subjects, it drops the second message as a repeat. Which stream has a subject is not in the
-// file, so it is no mistake of it.
-func (c *relayConfig) sharedStreams() (all []brokerFinding) {
-	for n, a := range c.Routes {
-		for _, b := range c.Routes[:n] {
-			one, other := c.Sinks[a.To].NATS, c.Sinks[b.To].NATS
-			if a.To == b.To || one == nil || other == nil || !haveCommon(a.Topics, b.Topics, isSameTopic) ||
-				!haveCommon(one.config().URLs, other.config().URLs, isSameServer) {
-				continue
-			}
-			all = append(all, brokerFinding{a.To, relay.Finding{
+// sharedNames warns of names that validateNames does not refuse because the logins differ, and so may the accounts.
+func (c *relayConfig) sharedNames() (all []brokerFinding) {
+	for _, pair := range c.taken() {
+		if one, other := pair[0], pair[1]; one.login != other.login {
+			all = append(all, brokerFinding{fmt.Sprintf("bridge %s", one.path[1]), relay.Finding{
 				Severity: relay.SeverityWarning,
-				What: fmt.Sprintf("sink %s publishes some of the topics %s to the same server, with the same message ids", b.To,
-					strings.Join(a.Topics, ", ")),
-				Remedy: "unless their subjects are of different streams, publish each topic to one sink: a stream drops the " +
-					"second message of an id as a repeat",
+				What: fmt.Sprintf("its consumer %s of the stream %s is also that of %s, at the same server with another login",
+					one.name, one.of, fieldName(other.path[:2])),
+				Remedy: "unless the logins are of different accounts, give it a name of its own: " + one.effect,
 			}})
 		}
 	}
 	return all
 }
 
-func haveCommon(a, b []string, is func(a, b string) bool) bool {
-	return slices.ContainsFunc(a, func(a string) bool {
-		return slices.ContainsFunc(b, func(b string) bool { return is(a, b) })
-	})
+// sharedStreams warns of topics that two sinks publish to one NATS server: an event has the same message id in both, so
+// if one stream has both subjects, it drops the second message as a repeat. Which stream has a subject is not in the
+// file, so it is no mistake of it.
+func (c *relayConfig) sharedStreams() (all []brokerFinding) {
+	topics := map[string][]string{}
+	for _, r := range c.Routes {
+		route := r.route()
+		route.Destination = "{topic}"
+		topics[r.To] = append(topics[r.To], route.Destinations()...) // with those of a preset
+	}
+	names := slices.Sorted(maps.Keys(topics))
+	for n, a := range names {
+		for _, b := range names[:n] {
+			one, other := c.Sinks[a].NATS, c.Sinks[b].NATS
+			if one == nil || other == nil || !haveCommon(one.servers(), other.servers()) {
+				continue
+			}
+			both := slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(topics[a]))), func(topic string) bool {
+				return !slices.ContainsFunc(topics[b], func(other string) bool { return isSameTopic(topic, other) })
+			})
+			if len(both) == 0 {
+				continue
+			}
+			unless := "unless their subjects are of different streams"
+			if one.account() != other.account() {
+				unless += ", or their logins of different accounts"
+			}
+			all = append(all, brokerFinding{a, relay.Finding{
+				Severity: relay.SeverityWarning,
+				What: fmt.Sprintf("sink %s publishes some of the topics %s to the same server, with the same message ids", b,
+					strings.Join(both, ", ")),
+				Remedy: unless + ", publish each topic to one sink: a stream drops the second message of an id as a repeat",
+			}})
+		}
+	}
+	return all
 }
 
-func isSameServer(a, b string) bool { return serverOf(a) == serverOf(b) }
+func haveCommon(a, b []string) bool {
+	return slices.ContainsFunc(a, func(name string) bool { return slices.Contains(b, name) })
+}
 
 // isSameTopic reports whether two topics, or patterns such as order.*, have a topic in common.
 func isSameTopic(a, b string) bool {
@@ -259,12 +324,29 @@ func isSameTopic(a, b string) bool {
 	return a == b || isOpen && strings.HasPrefix(b, a) || isOther && strings.HasPrefix(a, b)
 }
 
-// serverOf returns host and port of a server's address.
-func serverOf(address string) string {
-	if _, rest, ok := strings.Cut(address, "://"); ok {
-		address = rest
+// servers returns host and port of each server.
+func (n *natsSpec) servers() []string { return serversOf(n.config().URLs, "4222") }
+
+func (k *kafkaSpec) servers() []string { return serversOf(k.config().Brokers, "9092") }
+
+// account returns what determines the account.
+func (n *natsSpec) account() string {
+	return fmt.Sprintf("%q", []text{n.CredentialsFile, n.NKeyFile, n.Token, n.TokenFile, n.User, n.CertificateFile})
+}
+
+// serversOf returns host and port of servers' addresses.
+func serversOf(addresses []string, port string) (all []string) {
+	for _, address := range addresses {
+		if _, rest, ok := strings.Cut(address, "://"); ok {
+			address = rest
+		}
+		address = strings.ToLower(strings.TrimSuffix(address, "/"))
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			address = net.JoinHostPort(strings.Trim(address, "[]"), port)
+		}
+		all = append(all, address)
 	}
-	return strings.ToLower(strings.TrimSuffix(address, "/"))
+	return all
 }
 
 func (r routeSpec) route() relay.Route {

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/posthaste-dev/posthaste/relay"
 )
 
 func writeRelayConfig(t *testing.T, content string) string {
@@ -70,6 +72,9 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"one consumer of two bridges": {"bridges:\n  b: {nats: {url: \"nats://h:1\"}, stream: S, consumer: d, kind: k}\n  c: {nats: {urls: [\"tls://i:1\", \"tls://H:1\"]}, stream: S, consumer: d, kind: k}\n", []string{
 			`line 3: bridges.c.consumer is "d", as in bridges.b, at the same server`,
 		}},
+		"one consumer at the port that is the default": {"bridges:\n  b: {nats: {url: \"nats://h\"}, stream: S, consumer: d, kind: k}\n  c: {nats: {url: \"nats://h:4222\"}, stream: S, consumer: d, kind: k}\n", []string{
+			`line 3: bridges.c.consumer is "d", as in bridges.b, at the same server`,
+		}},
 		"one group of two bridges": {"bridges:\n  b: {kafka: {brokers: [\"h:1\"]}, topic: t, group: d, kind: k}\n  c: {kafka: {brokers: [\"i:1\", \"h:1\"]}, topic: t, group: d, kind: k}\n", []string{
 			`line 3: bridges.c.group is "d", as in bridges.b, at the same server`,
 		}},
@@ -96,6 +101,9 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 			if strings.Contains(r.errOut, "s3cret") {
 				t.Errorf("printed %q, which has a secret", r.errOut)
 			}
+			if name == "a bridge without a name" && strings.Count(r.errOut, "\n") > 2 {
+				t.Errorf("printed %q, more than one line for each bridge", r.errOut)
+			}
 			if strings.Contains(r.errOut, "main.") {
 				t.Errorf("printed %q, which names a type of ours", r.errOut)
 			}
@@ -119,13 +127,21 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 	if _, err := parseRelayConfig(writeRelayConfig(t, apart)); err != nil {
 		t.Errorf("names of other streams and servers: %v", err)
 	}
-	shared := "sinks: {a: {nats: {url: \"nats://h:1\"}}, b: {nats: {urls: [\"nats://i:1\", \"nats://h:1\"]}}, c: {nats: {url: \"nats://k:1\"}}}\n" +
+	shared := "sinks: {a: {nats: {url: \"nats://h:4222\"}}, b: {nats: {urls: [\"nats://i:1\", \"nats://h\"]}}, c: {nats: {url: \"nats://k:1\"}}}\n" +
 		"routes:\n  - {topics: [\"order.*\"], to: a}\n  - {topics: [\"order.paid\"], to: b}\n" +
-		"  - {topics: [\"user.left\"], to: b}\n  - {topics: [\"*\"], to: c}\n  - {topics: [\"order.sent\"], to: a}\n"
+		"  - {topics: [\"user.left\"], to: b}\n  - {topics: [\"*\"], to: c}\n  - {topics: [\"order.sent\", \"job.*\"], to: a}\n" +
+		"  - {preset: trellis, to: b}\n"
 	if c, err := parseRelayConfig(writeRelayConfig(t, shared)); err != nil {
 		t.Error(err)
-	} else if f := c.sharedStreams(); len(f) != 1 || f[0].of != "b" || !strings.HasPrefix(f[0].What, "sink a publishes some of the topics order.paid") {
+	} else if f := c.sharedStreams(); len(f) != 1 || f[0].of != "b" || !strings.HasPrefix(f[0].What, "sink a publishes some of the topics job.*, order.paid") {
 		t.Errorf("of sinks that share a server and topics: %+v, want one finding of b", f)
+	}
+	accounts := "bridges:\n  b: {nats: {url: \"nats://h\", credentialsFile: one}, stream: S, consumer: d, kind: k}\n" +
+		"  c: {nats: {url: \"nats://h\", credentialsFile: two}, stream: S, consumer: d, kind: k}\n"
+	if c, err := parseRelayConfig(writeRelayConfig(t, accounts)); err != nil {
+		t.Errorf("bridges of two accounts: %v", err)
+	} else if f := c.sharedNames(); len(f) != 1 || f[0].of != "bridge c" || f[0].Severity != relay.SeverityWarning {
+		t.Errorf("of bridges with one consumer and two logins: %+v, want one warning of c", f)
 	}
 	good := "sinks:\n  a:\n    nats: {urls: [\"nats://h:1\", \"nats://i:1\"], token: \"${RELAY_TEST_TOKEN}\"}\n" + routes
 	c, err := parseRelayConfig(writeRelayConfig(t, good))
