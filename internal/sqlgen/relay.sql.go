@@ -524,7 +524,7 @@ const SinkWaits = `-- name: SinkWaits :one
 SELECT (clock_timestamp() - least(
     (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1),
     (SELECT event.at
-     FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole LIMIT 100) AS first
+     FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole LIMIT 10000) AS first
      CROSS JOIN LATERAL (
          SELECT at FROM outbox.events WHERE position BETWEEN lower(hole) AND upper(hole) - 1 ORDER BY position LIMIT 1
      ) AS event
@@ -536,7 +536,8 @@ WHERE sink = $1
 `
 
 // SinkWaits returns how long the oldest unpublished event has waited; NULL if there is none. It uses the database's
-// clock, because the relay's may be wrong.
+// clock, because the relay's may be wrong. It stops at the first event at a hole: only those of transactions that are
+// running, or were rolled back since the oldest of these began, have none.
 func (q *Queries) SinkWaits(ctx context.Context, sink string) (pgtype.Interval, error) {
 	row := q.db.QueryRow(ctx, SinkWaits, sink)
 	var waits pgtype.Interval
