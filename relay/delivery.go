@@ -46,7 +46,7 @@ func send(ctx, reading context.Context, p *publisher, o *ownership, read page) e
 	for i := range d.rest {
 		d.rest[i] = i
 	}
-	o.destinations.limit()
+	o.destinations.limit(!read.late && !o.unanswered.isolating)
 	for again := true; again && d.failure == nil; {
 		if !o.isOurs() {
 			return errLapsed

@@ -37,7 +37,8 @@ var (
 //	round              sent: B accepts            sent                       stored: up to 5
 //
 // A round ends when it is time to try again, and the next one begins with the holes, so what waited is published before
-// newer messages of its key. An outage of the broker does not end a round. If too many messages wait, nothing more is
+// newer messages of its key. However long it reads what waited, it ends only after it has come to newer events: they
+// would never be published while rounds are short. An outage of the broker does not end a round. If too many messages wait, nothing more is
 // read until the round ends: the sink stands still, and says so ([CodeWaiting]).
 type destinations struct {
 	now     func() time.Time
@@ -49,7 +50,9 @@ type destinations struct {
 	turns   int                  // of silent ones, so far
 
 	// These describe the round.
-	ends    time.Time // zero if it has no end, because no destination is shut
+	newer   bool          // it has come to events that are newer than those that waited
+	lasts   time.Duration // for how long it then goes on; 0: without an end, because no destination is shut
+	ends    time.Time     // zero if it has no end, or none yet
 	shut    map[string]bool
 	first   string   // the first one of them
 	why     *failure // what it answered
@@ -106,8 +109,16 @@ func (d *destinations) shuts(destination string, why *failure) {
 		d.first, d.why = destination, why
 	}
 	d.shut = with(d.shut, destination)
-	if d.ends.IsZero() {
-		d.ends = time.Now().Add(d.retry.Next())
+	if d.lasts == 0 {
+		d.lasts = d.retry.Next()
+	}
+	d.setEnd()
+}
+
+// setEnd gives the round an end, if it has come so far.
+func (d *destinations) setEnd() {
+	if d.newer && d.lasts > 0 && d.ends.IsZero() {
+		d.ends = time.Now().Add(d.lasts)
 	}
 }
 
@@ -122,8 +133,10 @@ func (d *destinations) wait(e *Event) bool {
 	return true
 }
 
-// tooMany returns why the sink stands still when no more messages may wait.
+// tooMany returns why the sink stands still when no more messages may wait. The round comes to nothing newer.
 func (d *destinations) tooMany() *failure {
+	d.newer = true
+	d.setEnd()
 	return &failure{code: CodeWaiting, err: fmt.Errorf("%d messages with %d bytes wait for %q or others, and more "+
 		"may not: %w", len(d.waiting), d.bytes, d.first, d.why.err)}
 }
@@ -269,11 +282,14 @@ func (d *destinations) extend(took time.Duration) {
 	}
 }
 
-// limit gives the round an end once its first page was read: one that ends before that would try nothing.
-func (d *destinations) limit() {
-	if d.ends.IsZero() && len(d.before) > 0 {
-		d.ends = time.Now().Add(d.retry.Next())
+// limit records that a page was read, and whether it has come to newer events. A round that ended before its first page
+// was read would try nothing.
+func (d *destinations) limit(newer bool) {
+	d.newer = d.newer || newer
+	if d.lasts == 0 && len(d.before) > 0 {
+		d.lasts = d.retry.Next()
 	}
+	d.setEnd()
 }
 
 // outage returns why destinations are shut, or nil if none is. Until a round has shown that those of the round before

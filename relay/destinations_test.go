@@ -129,6 +129,36 @@ func TestAQueueThatIsNearlyFullHoldsUpNoOther(t *testing.T) {
 	sink.awaitKey(t, "k", full...)
 }
 
+// So many messages wait for a queue that is nearly full that they cannot be read again in the time of a round: newer
+// ones for other destinations are published nevertheless.
+func TestARoundComesToNewerMessages(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	accepts := 0
+	sink := &picky{}
+	sink.refuses = func(m relay.Message) error {
+		if m.Destination == "gone" {
+			if accepts++; accepts%3 == 0 {
+				return takesNothing(relay.CodeFull)(m)
+			}
+		}
+		return nil
+	}
+	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload)
+		SELECT gen_random_uuid(), $1, 'gone', 'k', 'text/plain', 'x' FROM generate_series(1, 6000)`, outbox.RootTenant)
+	publish(t, db, "there", "other", "4")
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 20*time.Millisecond) })
+	sink.awaitKey(t, "other", "4")
+	for _, body := range []string{"5", "6", "7"} {
+		publish(t, db, "there", "l", body)
+		was := len(sink.ofKey("k"))
+		waitFor(t, func() bool { return slices.Contains(sink.ofKey("l"), body) }, func() string { return "a newer message is published" })
+		if n := len(sink.ofKey("k")) - was; n > 100 {
+			t.Errorf("%d messages were published to the full queue before a newer one", n)
+		}
+	}
+}
+
 // So many messages wait for a destination that no more may: the sink stands still, says so by a code of its own, and
 // tries again.
 func TestTooManyMessagesWait(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 type page struct {
 	events []Event
 	full   bool // more may be available at once
+	late   bool // all are at holes, and there may be more at holes: newer ones are left out
 	// before is the cursor that the page was read from, after the one once all of it is published.
 	before, after cursor
 }
@@ -51,7 +52,7 @@ func (l logReader) read(ctx context.Context, c cursor, most int) (page, error) {
 		}
 		examined := c.top
 		if isFull(late, most) { // holes may have more, which newer ones must not overtake
-			found.events, found.full, examined = nil, true, late[len(late)-1].Position
+			found.events, found.full, found.late, examined = nil, true, true, late[len(late)-1].Position
 		}
 		found.events = append(late, found.events...)
 		c = c.after(positions(late)).looked(running, examined)
