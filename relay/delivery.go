@@ -291,7 +291,9 @@ func (d *delivery) putOff(i int) bool {
 	return true
 }
 
-// batch returns the messages that can be sent to the sink together. It turns events that must become jobs into jobs.
+// batch returns the messages that can be sent to the sink together. It turns events that must become jobs into jobs. If
+// an event must wait and no more may, the batch ends before it: what would be published behind it would become holes
+// around it, more than may wait.
 func (d *delivery) batch(ctx context.Context) []outgoing {
 	batch := make([]outgoing, 0, len(d.rest))
 	var waits keys // for an earlier message whose outcome is unknown
@@ -300,6 +302,7 @@ func (d *delivery) batch(ctx context.Context) []outgoing {
 	blocked := d.o.isAnyBlocked()
 	unanswered := &d.o.unanswered
 	destinations := &d.o.destinations
+events:
 	for _, i := range d.rest {
 		e := &d.events[i]
 		r := routeOf(d.routes, e.Topic)
@@ -314,7 +317,7 @@ func (d *delivery) batch(ctx context.Context) []outgoing {
 			continue
 		case destinations.isBehind(e):
 			if !d.putOff(i) {
-				waits.add(e)
+				break events
 			}
 			continue
 		case d.blocks.has(e) || blocked && e.Key != "" && d.o.isBlocked(keyOf(e)):
@@ -329,7 +332,7 @@ func (d *delivery) batch(ctx context.Context) []outgoing {
 		switch {
 		case err == nil && (destinations.isShut(m.place) || destinations.shutUntried(m.place)):
 			if !d.putOff(i) {
-				waits.add(e)
+				break events
 			}
 		case err == nil && destinations.isTrial(m.place, m.ID):
 			alone = append(alone, m)

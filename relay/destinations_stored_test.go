@@ -36,3 +36,17 @@ func TestMissingDestinationsAreHandedOn(t *testing.T) {
 		t.Errorf("%s are missing, and all were reached", left)
 	}
 }
+
+// That open transactions have ended does not hide that a destination accepts nothing.
+func TestTheEndOfAWaitKeepsTheOutageOfADestination(t *testing.T) {
+	o := ownership{changed: make(chan struct{}, 1), away: &away{code: CodeFull}}
+	o.wait(false)
+	if o.outage() == nil {
+		t.Error("the outage of the destination is forgotten")
+	}
+	o.away = &away{code: CodeHoles}
+	o.wait(false)
+	if o.outage() != nil {
+		t.Error("the sink shows that it waits")
+	}
+}

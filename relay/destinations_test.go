@@ -101,6 +101,29 @@ func holdsUpNoOther(t *testing.T, code string, stops bool) {
 	}
 }
 
+// More messages wait for a destination than holes of open transactions are remembered: they are not taken for these,
+// which would hide since when the destination accepts nothing.
+func TestWhatWaitsIsNotTakenForOpenTransactions(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var log said
+	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload)
+		SELECT gen_random_uuid(), $1, CASE i % 2 WHEN 0 THEN 'gone' ELSE 'there' END, 'text/plain', 'x'
+		FROM generate_series(1, 5000) AS i`, outbox.RootTenant)
+	start(t, db, &picky{refuses: takesNothing(relay.CodeFull)}, func(c *relay.Config) {
+		c.Logger = log.logger(t)
+		c.SetOutage(20*time.Millisecond, 100*time.Millisecond)
+	})
+	waitFor(t, func() bool {
+		return ask[int](t, db, `SELECT coalesce(sum(upper(h) - lower(h)), 0) FROM outbox.sinks, unnest(holes) AS h`) == 2500
+	}, func() string { return "the cursor has holes where messages wait" })
+	twoBeats(t, db)
+	twoBeats(t, db)
+	if log.has("sink waits") {
+		t.Error("messages that wait are taken for open transactions")
+	}
+}
+
 // A queue that is nearly full accepts a few messages at each attempt. The others of its sink do not come at its pace.
 func TestAQueueThatIsNearlyFullHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
@@ -183,6 +206,32 @@ func TestTooManyMessagesWait(t *testing.T) {
 	if !slices.IsSorted(got) || len(got) != 21 {
 		t.Errorf("these are published: %q, want 21 in their order", got)
 	}
+}
+
+// While the sink stands still because too many messages wait, it publishes nothing newer, also if that is in the page of
+// the first message that may not wait: it would leave more and more holes.
+func TestNothingNewerIsPublishedWhileTooManyWait(t *testing.T) {
+	relay.LimitWaiting(t, 1500)
+	db := database(t)
+	sink := &picky{refuses: takesNothing(relay.CodeFull)}
+	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload)
+		SELECT gen_random_uuid(), $1, 'gone', 'text/plain', 'x' FROM generate_series(1, 1600)`, outbox.RootTenant)
+	publish(t, db, "there", "other", "1", "2")
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 100*time.Millisecond) })
+	waitFor(t, func() bool {
+		return ask[string](t, db, `SELECT coalesce(max(away_code), '') FROM outbox.sinks`) == relay.CodeWaiting
+	}, func() string { return "the sink stands still" })
+	publish(t, db, "there", "other", "3")
+	twoBeats(t, db)
+	twoBeats(t, db)
+	if n := len(sink.messages()); n > 0 {
+		t.Errorf("%d messages are published", n)
+	}
+	if top := ask[int](t, db, `SELECT top FROM outbox.sinks`); top != 1500 {
+		t.Errorf("the sink has come to %d, want 1500", top)
+	}
+	sink.now(takesAll)
+	sink.awaitKey(t, "other", "1", "2", "3")
 }
 
 // A broker that cannot be reached meets a destination that is away: the sink goes on with the others when the broker

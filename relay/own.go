@@ -290,12 +290,23 @@ func (o *ownership) outage() *away {
 // wait makes maintain store whether the sink waits for open transactions.
 func (o *ownership) wait(waits bool) {
 	if !waits {
-		o.setOutage(nil)
+		o.endWait()
 		return
 	}
 	err := fmt.Errorf("transactions that are open leave %d holes in the log, and more are not remembered", maxHoles)
 	o.publisher.complain(context.Background(), "sink waits", err)
 	o.setOutage(&away{time.Now(), CodeHoles, err.Error()})
+}
+
+// endWait makes maintain store that the sink does not wait for open transactions. A destination may accept nothing
+// nevertheless.
+func (o *ownership) endWait() {
+	o.mu.Lock()
+	if o.away != nil && o.away.code == CodeHoles {
+		o.away = nil
+	}
+	o.mu.Unlock()
+	o.poke()
 }
 
 func (o *ownership) poke() {

@@ -471,7 +471,8 @@ func (p *publisher) follow(ctx context.Context, o *ownership, c cursor, most, pa
 			}
 		}
 		c = read.after
-		if waits := len(c.holes) >= maxHoles && pages == 0; waits != waited {
+		// While there are events at holes, these are not all of open transactions.
+		if waits := len(c.holes) >= maxHoles && pages == 0 && !read.late; waits != waited {
 			waited = waits
 			o.wait(waits)
 		}
