@@ -65,6 +65,7 @@ func (s *server) listAudit(ctx context.Context, in *auditInput) (*auditOutput, e
 		}
 		if err == nil {
 			filter.WithPayloads = true
+			filter.Before = page.Entries[0].ID + 1 // not the reads recorded above, and nothing that has come since
 			page, err = s.operator.AuditPage(ctx, filter)
 		}
 	}

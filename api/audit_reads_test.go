@@ -42,3 +42,15 @@ func TestWhoReadsAPayloadIsRecorded(t *testing.T) {
 		}
 	}
 }
+
+// A dry run of an edited replay answers with the job as it is.
+func TestAnEditedReplayRecordsThatItShowsThePayload(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *api.Config) { c.AuditReads = true }).as("operator-a")
+	path := "/dead-letters/" + r.reach(outbox.Dead) + "/replay"
+	r.as("operator-a").post(path, `{"payload":{},"dryRun":true}`)
+	var n int
+	if err := r.db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.audit WHERE act = 'payload.read' AND target = 'replay'`).Scan(&n); err != nil || n != 1 {
+		t.Errorf("%d reads are recorded, %v; want 1", n, err)
+	}
+}

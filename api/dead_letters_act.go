@@ -7,6 +7,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/operator"
 )
 
@@ -151,6 +152,11 @@ func (s *server) replayDeadLetter(ctx context.Context, in *replayJobInput) (*job
 	// Reserve room before the act: a 429 means that nothing was done.
 	if err := s.holdAnswer(ctx, max(len(payload), job.PayloadBytes)); err != nil {
 		return nil, err
+	}
+	if principal(ctx).Can(access.PayloadRead) { // the answer shows the payload
+		if err := s.recordRead(ctx, job, "replay"); err != nil {
+			return nil, err
+		}
 	}
 	by := s.by(ctx).Because(in.Body.Reason).CheckedBy(s.checker(ctx))
 	if in.Body.Forget {

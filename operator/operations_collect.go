@@ -114,6 +114,9 @@ func (o *Operator) collectJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.Take
 	if filter.AsOf = asOf; taken.TenantID.Valid {
 		filter.Tenant = taken.TenantID.Bytes
 	}
+	if err := isOfThisServer(ctx, tx, asOf); err != nil {
+		return err
+	}
 	if _, err := tx.Exec(ctx, scanIndexes+inOrder); err != nil {
 		return err
 	}
@@ -138,4 +141,20 @@ func (o *Operator) collectJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.Take
 	return sqlgen.New(tx).AdvanceOperation(ctx, sqlgen.AdvanceOperationParams{
 		ID: taken.ID, Position: last, Pause: pgvalue.Interval(0),
 	})
+}
+
+// isOfThisServer returns an error if the moment of a count is not one of this server: after a restore of a dump, the ids
+// of transactions begin again, and jobs that nobody has counted would look as if they had been there.
+func isOfThisServer(ctx context.Context, tx pgx.Tx, asOf string) error {
+	at, ok := parseAsOf(asOf)
+	if !ok {
+		return fmt.Errorf("the moment of its count cannot be read: %q", asOf)
+	}
+	passed := false
+	err := tx.QueryRow(ctx, `SELECT pg_snapshot_xmax($1::text::pg_snapshot) <= pg_snapshot_xmax(pg_current_snapshot())`,
+		at.snapshot).Scan(&passed)
+	if err == nil && !passed {
+		err = errors.New("its jobs were counted on another server: stop it, and start it again")
+	}
+	return err
 }

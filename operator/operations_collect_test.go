@@ -96,3 +96,24 @@ func TestAnOperationOnManyJobsIsOnThoseThatExist(t *testing.T) {
 		t.Errorf("it ended as %+v", op)
 	}
 }
+
+// The database was restored from a dump on a server whose transactions are fewer, or the moment of the count is damaged:
+// nothing is acted on that nobody has counted.
+func TestAnOperationThatWasCountedElsewhereStoresNothing(t *testing.T) {
+	t.Parallel()
+	for name, asOf := range map[string]string{"elsewhere": "4000000000:4000000000:@1790000000000000", "damaged": "yesterday", "gone": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o, db := newRig(t)
+			open(t, db, outbox.RootTenant, "mail", "pending", 20_001)
+			if _, err := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.RetryJobs}); err != nil {
+				t.Fatal(err)
+			}
+			exec(t, db, `UPDATE outbox.operations SET filter = jsonb_set(filter, '{as_of}', to_jsonb($1::text))`, asOf)
+			_, err := o.StepOperation(t.Context())
+			if n := number(t, db, `SELECT count(*) FROM outbox.operation_jobs`); n != 0 {
+				t.Errorf("%d jobs are stored; the step has ended with %v", n, err)
+			}
+		})
+	}
+}

@@ -212,11 +212,11 @@ func (p *program) actOnMatching(ctx context.Context, c *cli.Command, o jobActs, 
 // dead letter from one that was run again since, and died once more.
 type foundJob struct {
 	id    outbox.ID
-	epoch *int64 // nil if it is not known, because the API's caller may not see it; and of a job that has ended
+	epoch *int64 // nil if it is not known, because the API's caller may not see it
 }
 
 func foundAs(j operator.Job) foundJob {
-	if j.Tenant.IsZero() || j.Status == outbox.Cancelled {
+	if j.Tenant.IsZero() {
 		return foundJob{id: j.ID}
 	}
 	return foundJob{j.ID, &j.Epoch}
