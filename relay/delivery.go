@@ -61,7 +61,7 @@ func send(ctx, reading context.Context, p *publisher, o *ownership, read page) e
 		}
 	}
 	p.metrics.accepted(d.published)
-	p.metrics.waiting.Set(float64(len(o.destinations.waiting)))
+	p.metrics.waiting.Set(float64(o.destinations.waits()))
 	if destinations := &o.destinations; destinations.changed {
 		destinations.changed = false
 		o.keepMissing(destinations.ages())

@@ -48,6 +48,7 @@ type destinations struct {
 	before  map[string]bool      // those that were shut in the round before and have not accepted a message since
 	silent  map[string]*silence  // those that do not answer
 	turns   int                  // of silent ones, so far
+	waited  int                  // how many messages waited at the end of the round before
 
 	// These describe the round.
 	newer   bool          // it has come to events that are newer than those that waited
@@ -139,6 +140,15 @@ func (d *destinations) tooMany() *failure {
 	d.setEnd()
 	return &failure{code: CodeWaiting, err: fmt.Errorf("%d messages with %d bytes wait for %q or others, and more "+
 		"may not: %w", len(d.waiting), d.bytes, d.first, d.why.err)}
+}
+
+// waits returns how many messages wait. Until the round has come to newer events, it does not know about those that
+// waited in the round before.
+func (d *destinations) waits() int {
+	if d.newer {
+		return len(d.waiting)
+	}
+	return max(len(d.waiting), d.waited)
 }
 
 // isBehind reports whether an event of the same key waits.
@@ -270,6 +280,7 @@ func (d *destinations) endRound() {
 	}
 	*d = destinations{
 		now: d.now, since: d.since, changed: d.changed, retry: d.retry, before: d.shut, silent: d.silent, turns: d.turns,
+		waited: len(d.waiting),
 	}
 	d.nextTurn()
 }

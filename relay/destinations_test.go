@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/relay"
 )
@@ -217,13 +219,19 @@ func TestNothingNewerIsPublishedWhileTooManyWait(t *testing.T) {
 	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload)
 		SELECT gen_random_uuid(), $1, 'gone', 'text/plain', 'x' FROM generate_series(1, 1600)`, outbox.RootTenant)
 	publish(t, db, "there", "other", "1", "2")
-	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 100*time.Millisecond) })
-	waitFor(t, func() bool {
-		return ask[string](t, db, `SELECT coalesce(max(away_code), '') FROM outbox.sinks`) == relay.CodeWaiting
-	}, func() string { return "the sink stands still" })
+	reg := prometheus.NewRegistry()
+	start(t, db, sink, func(c *relay.Config) {
+		c.Registerer = reg
+		c.SetOutage(20*time.Millisecond, 100*time.Millisecond)
+	})
+	code := func() string { return ask[string](t, db, `SELECT coalesce(max(away_code), '') FROM outbox.sinks`) }
+	waitFor(t, func() bool { return code() == relay.CodeWaiting }, func() string { return "the sink stands still" })
 	publish(t, db, "there", "other", "3")
-	twoBeats(t, db)
-	twoBeats(t, db)
+	for until := time.Now().Add(2 * time.Second); time.Now().Before(until) && !t.Failed(); time.Sleep(time.Millisecond) {
+		if code, n := code(), gauge(t, reg, "outbox_relay_waiting_messages"); code != relay.CodeWaiting || n != 1500 {
+			t.Errorf("while it reads again what waits, the sink has the code %q, and says that %v messages wait", code, n)
+		}
+	}
 	if n := len(sink.messages()); n > 0 {
 		t.Errorf("%d messages are published", n)
 	}
@@ -232,6 +240,22 @@ func TestNothingNewerIsPublishedWhileTooManyWait(t *testing.T) {
 	}
 	sink.now(takesAll)
 	sink.awaitKey(t, "other", "1", "2", "3")
+	waitFor(t, func() bool { return code() == "" && gauge(t, reg, "outbox_relay_waiting_messages") == 0 },
+		func() string { return "nothing waits" })
+}
+
+// The messages that wait fill a page, and nothing follows: they are tried again nevertheless.
+func TestAFullPageWaitsAtTheEndOfTheLog(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &picky{refuses: takesNothing(relay.CodeFull)}
+	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload)
+		SELECT gen_random_uuid(), $1, 'gone', 'k', 'text/plain', 'x' FROM generate_series(1, 1000)`, outbox.RootTenant)
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 100*time.Millisecond) })
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT top FROM outbox.sinks`) == 1000 }, func() string { return "the messages wait" })
+	time.Sleep(time.Second)
+	sink.now(takesAll)
+	waitFor(t, func() bool { return len(sink.messages()) == 1000 }, func() string { return "they are published" })
 }
 
 // A broker that cannot be reached meets a destination that is away: the sink goes on with the others when the broker

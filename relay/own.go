@@ -258,12 +258,14 @@ func (o *ownership) keepMissing(missing string) {
 	o.poke()
 }
 
-// showShut makes maintain store whether destinations accept nothing, while the sink goes on with others.
+// showShut makes maintain store whether destinations accept nothing, while the sink goes on with others. A sink that
+// stands still does not go on before the next round has come to newer events.
 func (o *ownership) showShut() {
 	why, known := o.destinations.outage()
 	was := o.outage()
 	before := was != nil && isOfDestination(was.code)
 	switch {
+	case before && was.code == CodeWaiting && !o.destinations.newer:
 	case why == nil && known && before:
 		o.setOutage(nil)
 	case why != nil && before:

@@ -452,6 +452,7 @@ func nextPage(found <-chan page, replays <-chan *replayPage, replayed bool) (rea
 func (p *publisher) follow(ctx context.Context, o *ownership, c cursor, most, pages int, found chan<- page) error {
 	events := logReader{p.pool, o.timeline, p.shared}
 	var numbered time.Time
+	came := false   // to newer events, or to the end of the log: the round must know
 	waited := false // for open transactions
 	defer func() {
 		if waited {
@@ -463,7 +464,8 @@ func (p *publisher) follow(ctx context.Context, o *ownership, c cursor, most, pa
 		if err != nil {
 			return err
 		}
-		if len(read.events) > 0 || len(read.after.holes) != len(c.holes) {
+		if len(read.events) > 0 || len(read.after.holes) != len(c.holes) || !came && !read.late {
+			came = !read.late
 			select {
 			case found <- read:
 			case <-ctx.Done():
