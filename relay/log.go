@@ -15,7 +15,7 @@ import (
 type page struct {
 	events []Event
 	full   bool // more may be available at once
-	late   bool // all are at holes, and there may be more at holes: newer ones are left out
+	late   bool // newer ones are left out
 	// before is the cursor that the page was read from, after the one once all of it is published.
 	before, after cursor
 }
@@ -30,32 +30,33 @@ type logReader struct {
 // maxPageBytes is the approximate size of a page; a single event may exceed it.
 const maxPageBytes = 8 << 20
 
-// read returns the events after c that can be published: up to most from holes and up to most newer ones.
+// read returns the events after c that can be published: up to most from holes and up to most newer ones. With late, it
+// returns those from holes only, because the page before was full of them: newer ones would be left out again.
 //
 // It looks at the holes with a snapshot that is newer than that of the newer events, and newer than the one that lists
 // the running transactions: see cursor.
 //
 // It reads nothing from another timeline: a failover may have lost positions that the cursor has passed, and events
 // that get those positions now would be skipped.
-func (l logReader) read(ctx context.Context, c cursor, most int) (page, error) {
+func (l logReader) read(ctx context.Context, c cursor, most int, late bool) (page, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, statementTimeout, errSlow)
 	defer cancel()
-	newer, full, running, err := l.newer(ctx, c, most)
+	newer, full, running, err := l.newer(ctx, c, most, late)
 	if err != nil {
 		return page{}, readFailed(ctx, err)
 	}
-	found := page{before: c, events: newer, full: full}
+	found := page{before: c, events: newer, full: full || late, late: late}
 	if holes := c.mayBeFilled(running); len(holes) > 0 {
-		late, err := l.atHoles(ctx, holes, most)
+		events, err := l.atHoles(ctx, holes, most)
 		if err != nil {
 			return page{}, readFailed(ctx, err)
 		}
 		examined := c.top
-		if isFull(late, most) { // holes may have more, which newer ones must not overtake
-			found.events, found.full, found.late, examined = nil, true, true, late[len(late)-1].Position
+		if isFull(events, most) { // holes may have more, which newer ones must not overtake
+			found.events, found.full, found.late, examined = nil, true, true, events[len(events)-1].Position
 		}
-		found.events = append(late, found.events...)
-		c = c.after(positions(late)).looked(running, examined)
+		found.events = append(events, found.events...)
+		c = c.after(positions(events)).looked(running, examined)
 	}
 	found.after = c.past(found.events)
 	return found, nil
@@ -71,12 +72,12 @@ func readFailed(ctx context.Context, err error) error {
 	return fmt.Errorf("read the log: %w", err)
 }
 
-// newer returns events after the cursor and whether there may be more. If there are holes, it also returns the running
-// transactions.
-func (l logReader) newer(ctx context.Context, c cursor,
-	most int,
-) (newer []Event, full bool, running snapshot, err error) {
-	if len(c.holes) >= maxHoles {
+// newer returns events after the cursor, or none with late, and whether there may be more. If there are holes, it also
+// returns the running transactions.
+func (l logReader) newer(ctx context.Context, c cursor, most int, late bool) (newer []Event, full bool,
+	running snapshot, err error,
+) {
+	if late || len(c.holes) >= maxHoles {
 		_, running, err = l.look(ctx, c, 0)
 		return nil, false, running, err
 	}
@@ -135,12 +136,16 @@ func (l logReader) look(ctx context.Context, c cursor, most int) (newer []Event,
 // up to the last of them: with a second one, and so a newer snapshot, a later event of a key could be seen at a higher
 // hole, and the one before it not at a lower one.
 //
-// The statement looks at every hole that it is given, in each day of the log, and there is an event at each hole if
-// messages wait for a destination. So it is given as many holes as fill a page, and more only if these do not.
+// The statement looks at every hole that it is given, in each day of the log, and sorts what is there. If messages wait
+// for a destination, there is an event at each position of the holes. So it is given holes with as many positions as
+// fill a page, and more only if these do not.
 func (l logReader) atHoles(ctx context.Context, holes []hole, most int) (late []Event, err error) {
 	lows, highs := cursor{holes: holes}.bounds()
-	for n := 0; n < len(holes) && !isFull(late, most); {
-		n = min(max(4*n, most), len(holes))
+	n, positions := 0, int64(0)
+	for n < len(holes) && !isFull(late, most) {
+		for enough := max(4*positions, int64(most)); n < len(holes) && positions < enough; n++ {
+			positions += holes[n].high - holes[n].low + 1
+		}
 		rows, err := l.pool.Query(ctx, sqlgen.EventsAtHoles, lows[:n], highs[:n], most, maxPageBytes)
 		if err != nil {
 			return nil, err

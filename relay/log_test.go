@@ -42,7 +42,7 @@ func TestAPageIsCutByItsHeaders(t *testing.T) {
 			}
 			got := 0
 			for c, more := (cursor{}), true; more; {
-				read, err := l.read(t.Context(), c, maxBatch)
+				read, err := l.read(t.Context(), c, maxBatch, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -89,7 +89,7 @@ func TestSmallHeadersFillAPage(t *testing.T) {
 			if err := db.QueryRow(t.Context(), `SELECT outbox.timeline()`).Scan(&l.timeline); err != nil {
 				t.Fatal(err)
 			}
-			read, err := l.read(t.Context(), cursor{}, maxBatch)
+			read, err := l.read(t.Context(), cursor{}, maxBatch, false)
 			if err != nil || len(read.events) != maxBatch {
 				t.Errorf("a page has %d events, want %d: %v", len(read.events), maxBatch, err)
 			}
@@ -119,7 +119,7 @@ func TestALookThatFailsLateHasNoEvents(t *testing.T) {
 		SELECT outbox.timeline()`).Scan(&l.timeline); err != nil {
 		t.Fatal(err)
 	}
-	found, _, _, err := l.newer(t.Context(), cursor{holes: []hole{{low: 1, high: 1}}}, maxBatch)
+	found, _, _, err := l.newer(t.Context(), cursor{holes: []hole{{low: 1, high: 1}}}, maxBatch, false)
 	if err == nil || len(found) > 0 || len(l.shared.looks) > 0 {
 		t.Errorf("%d events, %d looks that others find, and %v; want an error alone", len(found), len(l.shared.looks), err)
 	}

@@ -332,7 +332,7 @@ func (p *publisher) tryAnother(ctx, ours context.Context, o *ownership) error {
 func (p *publisher) readAnother(ctx context.Context, o *ownership) (page, error) {
 	events := logReader{p.pool, o.timeline, nil} // nobody else reads so far ahead
 	began := time.Now()
-	first, err := events.read(ctx, o.unread(), p.inTime)
+	first, err := events.read(ctx, o.unread(), p.inTime, false)
 	if err != nil {
 		return page{}, err
 	}
@@ -351,7 +351,7 @@ func (p *publisher) readAnother(ctx context.Context, o *ownership) (page, error)
 		return e.Position != unknown.Position
 	})
 	for read := first; read.full && time.Since(began) < anotherTime; {
-		if read, err = events.read(ctx, read.after, p.inTime); err != nil {
+		if read, err = events.read(ctx, read.after, p.inTime, false); err != nil {
 			return page{}, err
 		}
 		of := positions(slices.DeleteFunc(slices.Clone(read.events), isApart))
@@ -452,6 +452,7 @@ func nextPage(found <-chan page, replays <-chan *replayPage, replayed bool) (rea
 func (p *publisher) follow(ctx context.Context, o *ownership, c cursor, most, pages int, found chan<- page) error {
 	events := logReader{p.pool, o.timeline, p.shared}
 	var numbered time.Time
+	late := false   // the page before left newer events out
 	came := false   // to newer events, or to the end of the log: the round must know
 	waited := false // for open transactions
 	defer func() {
@@ -460,12 +461,13 @@ func (p *publisher) follow(ctx context.Context, o *ownership, c cursor, most, pa
 		}
 	}()
 	for n := 0; pages == 0 || n < pages; n++ {
-		read, err := events.read(ctx, c, most)
+		read, err := events.read(ctx, c, most, late)
 		if err != nil {
 			return err
 		}
+		late = read.late && isFull(read.events, most)
 		if len(read.events) > 0 || len(read.after.holes) != len(c.holes) || !came && !read.late {
-			came = !read.late
+			came = came || !read.late
 			select {
 			case found <- read:
 			case <-ctx.Done():

@@ -49,7 +49,7 @@ func (t *tail) run(ctx context.Context, pool *pgxpool.Pool) error {
 		return err
 	}
 	for ctx.Err() == nil {
-		read, err := t.log.read(ctx, c, maxBatch)
+		read, err := t.log.read(ctx, c, maxBatch, false)
 		if err != nil {
 			return err
 		}
@@ -94,7 +94,7 @@ func (t *tail) begin(ctx context.Context, q *sqlgen.Queries) (cursor, error) {
 	}
 	// Events that are visible by now are passed.
 	for full := true; full; {
-		read, err := t.log.read(ctx, c, maxBatch)
+		read, err := t.log.read(ctx, c, maxBatch, false)
 		if err != nil {
 			return c, err
 		}
