@@ -44,8 +44,9 @@ func (e *examination) sinks(ctx context.Context) error {
 		case late && s.AwayCode == codeStuck:
 			e.find(Problem, fmt.Sprintf("sink %s stands still since %s (%s): %s", s.Name,
 				s.AwaySince.UTC().Format(time.RFC3339), s.AwayCode, s.AwayReason),
-				"replay or dismiss what it has refused, first of the key that it names: posthaste dlq list --kind relay:"+
-					s.Name+" --key KEY; posthaste dlq replay JOB-ID")
+				"replay or dismiss what it has refused, first of the key, if it names one: posthaste dlq list --kind relay:"+
+					s.Name+" --key KEY; posthaste dlq replay JOB-ID; or, if no job can be made of an event: posthaste relay skip "+
+					s.Name+" EVENT-ID")
 		case late && !s.AwaySince.IsZero():
 			e.find(Problem, fmt.Sprintf("sink %s stands still since %s (%s): %s", s.Name,
 				s.AwaySince.UTC().Format(time.RFC3339), s.AwayCode, s.AwayReason),

@@ -8,8 +8,8 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// A sink that stands still until somebody acts is stuck, by the codes of package relay; one that goes on with other
-// destinations, or by itself, is away.
+// A sink that publishes nothing, although its broker accepts messages, is stuck, by the codes of package relay: somebody
+// must act, or a destination recover. One that goes on with other destinations, or when its broker is back, is away.
 func TestWhichSinksAreStuck(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]string{

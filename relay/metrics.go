@@ -57,7 +57,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		holes: gauge("outbox_relay_holes",
 			"Positions that the sink has passed: of running transactions, or of messages that wait for a destination."),
 		waiting: gauge("outbox_relay_waiting_messages",
-			"Messages that wait for a destination which accepts nothing; with 50,000 the sink stands still."),
+			"Messages that wait for a destination which accepts nothing; with 50,000, or 256 MiB of them, the sink stands still."),
 		heldMessages: gauge("outbox_relay_held_messages",
 			"Open jobs of the sink, dead letters too: messages that it has refused, and those behind them of the same key."),
 		heldKeys: gauge("outbox_relay_held_keys", "Keys of which later messages wait behind such jobs."),
