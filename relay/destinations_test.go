@@ -244,6 +244,47 @@ func TestNothingNewerIsPublishedWhileTooManyWait(t *testing.T) {
 		func() string { return "nothing waits" })
 }
 
+// A message without an answer is met while as many messages wait as may: the search for another one does not keep the
+// round from its end, and the sink notices that the destination accepts messages again.
+func TestASearchEndsWhenTooManyWait(t *testing.T) {
+	relay.LimitWaiting(t, 10)
+	db := database(t)
+	full := func(m relay.Message) error {
+		if bad(m) {
+			return noAnswer(m)
+		}
+		return takesNothing(relay.CodeFull)(m)
+	}
+	sink := &picky{stops: true, refuses: full}
+	gone := func(n int) {
+		exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload)
+			SELECT gen_random_uuid(), $1, 'gone', 'text/plain', 'x' FROM generate_series(1, $2::int)`, outbox.RootTenant, n)
+	}
+	code := func(want string) {
+		t.Helper()
+		waitFor(t, func() bool {
+			return ask[string](t, db, `SELECT coalesce(max(away_code), '') FROM outbox.sinks`) == want
+		},
+			func() string { return "the sink shows the code " + want })
+	}
+	gone(8)
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 100*time.Millisecond) })
+	code(relay.CodeFull)
+	publish(t, db, "there", "a", "bad")
+	code(relay.CodeUnanswered)
+	gone(20)
+	publish(t, db, "there", "other", "1")
+	code(relay.CodeWaiting)
+	sink.now(func(m relay.Message) error {
+		if bad(m) {
+			return noAnswer(m)
+		}
+		return nil
+	})
+	sink.awaitKey(t, "other", "1")
+	waitFor(t, func() bool { return len(sink.messages()) == 29 }, func() string { return "all but one are published" })
+}
+
 // The messages that wait fill a page, and nothing follows: they are tried again nevertheless.
 func TestAFullPageWaitsAtTheEndOfTheLog(t *testing.T) {
 	t.Parallel()

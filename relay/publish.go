@@ -289,7 +289,11 @@ func (p *publisher) probeWithMessages(ctx, ours context.Context, o *ownership) e
 	o.unanswered.probed = true
 	defer func() { o.unanswered.probed = false }()
 	if o.unanswered.times >= o.destinations.attempts() {
-		if err := p.tryAnother(ctx, ours, o); err != nil && !errors.Is(err, errUnfinished) {
+		err := p.tryAnother(ctx, ours, o)
+		if failure, ok := errors.AsType[*failure](err); ok && failure.code == CodeWaiting {
+			return nil // the round has to end
+		}
+		if err != nil && !errors.Is(err, errUnfinished) {
 			return err
 		}
 	}
