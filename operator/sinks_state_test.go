@@ -8,7 +8,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// A sink that publishes nothing, although its broker accepts messages, is stuck, by the codes of package relay: somebody
+// A sink that publishes nothing although its broker accepts messages is stuck, by the codes of package relay: somebody
 // must act, or a destination recover. One that goes on with other destinations, or when its broker is back, is away.
 func TestWhichSinksAreStuck(t *testing.T) {
 	t.Parallel()

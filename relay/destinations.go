@@ -38,8 +38,8 @@ var (
 //
 // A round ends when it is time to try again, and the next one begins with the holes, so what waited is published before
 // newer messages of its key. However long it reads what waited, it ends only after it has come to newer events: they
-// would never be published while rounds are short. An outage of the broker does not end a round. If too many messages wait, nothing more is
-// read until the round ends: the sink stands still, and says so ([CodeWaiting]).
+// would never be published while rounds are short. An outage of the broker does not end a round. If too many messages
+// wait, nothing more is read until the round ends: the sink stands still, and says so ([CodeWaiting]).
 type destinations struct {
 	now     func() time.Time
 	since   map[string]time.Time // since when each has been missing

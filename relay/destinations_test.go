@@ -210,8 +210,8 @@ func TestTooManyMessagesWait(t *testing.T) {
 	}
 }
 
-// While the sink stands still because too many messages wait, it publishes nothing newer, also if that is in the page of
-// the first message that may not wait: it would leave more and more holes.
+// While the sink stands still because too many messages wait, it publishes nothing newer, even if that is in the page
+// of the first message that may not wait: there would be more and more holes.
 func TestNothingNewerIsPublishedWhileTooManyWait(t *testing.T) {
 	relay.LimitWaiting(t, 1500)
 	db := database(t)

@@ -101,7 +101,7 @@ ORDER BY xid, position
 		Name:      "any number of gaps",
 		Breaks:    "the row of a sink grows beyond all bounds beside a transaction that stays open",
 		Invariant: "A hole in the log is closed",
-		Edits:     []Edit{{"relay.logReader.newer", `if len(c.holes) >= maxHoles {`, `if false {`}},
+		Edits:     []Edit{{"relay.logReader.newer", `late || len(c.holes) >= maxHoles {`, `late {`}},
 		Checks:    []Check{test("relay", "TestTooManyGapsWaitForTheirTransactions", "are published beside 1,000 gaps")},
 	},
 	{
@@ -116,8 +116,8 @@ ORDER BY xid, position
 		Breaks:    "an event overtakes one of its key that came to a hole",
 		Invariant: "A key's events keep their order",
 		Edits: []Edit{
-			{"relay.logReader.read", `	newer, full, running, err := l.newer(ctx, c, most)
-`, `	_, _, running, err := l.newer(ctx, cursor{top: 1 << 62, holes: c.holes}, most)
+			{"relay.logReader.read", `	newer, full, running, err := l.newer(ctx, c, most, late)
+`, `	_, _, running, err := l.newer(ctx, cursor{top: 1 << 62, holes: c.holes}, most, late)
 	var stale []Event
 	if holes := c.mayBeFilled(running); err == nil && len(holes) > 0 {
 		stale, err = l.atHoles(ctx, holes, most)
@@ -125,9 +125,9 @@ ORDER BY xid, position
 	if err != nil {
 		return page{}, err
 	}
-	newer, full, _, err := l.newer(ctx, c, most)
+	newer, full, _, err := l.newer(ctx, c, most, late)
 `},
-			{"relay.logReader.read", `late, err := l.atHoles(ctx, holes, most)`, `late, err := stale, error(nil)`},
+			{"relay.logReader.read", `events, err := l.atHoles(ctx, holes, most)`, `events, err := stale, error(nil)`},
 		},
 		Checks: []Check{test("relay", "TestNothingOvertakesWhatComesToAHole", `got ["c" "b"`)},
 	},
@@ -247,7 +247,7 @@ ORDER BY xid, position
 		Name:      "newer events do not wait for late ones",
 		Breaks:    "an event overtakes those of its key that a large transaction has stored before",
 		Invariant: "A key's events keep their order",
-		Edits:     []Edit{{"relay.logReader.read", `found.events, found.full, examined = nil, true, late`, `found.full, examined = true, late`}},
+		Edits:     []Edit{{"relay.logReader.read", `found.events, found.full, found.late, examined = nil, true, true, events`, `found.full, examined = true, events`}},
 		Checks:    []Check{test("relay", "TestALateTransactionIsReadToItsEnd", "is 2501")},
 	},
 	{
