@@ -236,14 +236,10 @@ func (d *delivery) shut(ctx context.Context, m *outgoing, why *failure) {
 }
 
 // silence handles the unknown message, after another message was accepted alone. If that one had the same destination,
-// the unknown message is sent once more, and refused if it is unknown again; it has all its attempts before that. If
-// not, its destination is silent.
+// the unknown message is sent once more, and refused if it is unknown again. If not, its destination is silent.
 func (d *delivery) silence(ctx context.Context, accepted string) {
 	unknown := d.o.unanswered
 	same := accepted == unknown.destination
-	if same && unknown.times < unansweredLimit {
-		return
-	}
 	d.o.unanswered.forget()
 	d.again = true
 	d.o.destinations.silences(unknown.destination, unknown.id, same)

@@ -163,17 +163,6 @@ func (d *destinations) silences(destination, id string, another bool) {
 	d.silent[destination] = &silence{id: id, since: d.now(), another: another}
 }
 
-// attempts returns how often a message alone may be unknown before another one is tried. If one destination is silent
-// now, others may well be, and the sink stands still during these attempts.
-func (d *destinations) attempts() int {
-	for destination, s := range d.silent {
-		if !s.another && (d.before[destination] || d.shut[destination]) {
-			return 1
-		}
-	}
-	return unansweredLimit
-}
-
 // shutUntried shuts a silent destination if it is the turn of another one, and reports whether it has.
 func (d *destinations) shutUntried(destination string) bool {
 	s := d.silent[destination]

@@ -652,11 +652,6 @@ func TestSeveralSilentDestinationsHoldUpNoOther(t *testing.T) {
 	for n, topic := range []string{"gone a", "gone b", "gone c"} {
 		publish(t, db, topic, topic, "1")
 		waiting(n + 1)
-		mu.Lock()
-		if n > 0 && tried[topic] > 3 {
-			t.Errorf("%d attempts showed that one more destination is silent", tried[topic])
-		}
-		mu.Unlock()
 	}
 	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload)
 		SELECT gen_random_uuid(), $1, 'gone ' || substr('abc', 1 + i % 3, 1), 'text/plain', 'x'

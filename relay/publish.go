@@ -288,7 +288,7 @@ func (p *publisher) probeWithMessages(ctx, ours context.Context, o *ownership) e
 	}
 	o.unanswered.probed = true
 	defer func() { o.unanswered.probed = false }()
-	if o.unanswered.times >= o.destinations.attempts() {
+	if o.unanswered.times >= unansweredLimit {
 		err := p.tryAnother(ctx, ours, o)
 		if failure, ok := errors.AsType[*failure](err); ok && failure.code == CodeWaiting {
 			return nil // the round has to end

@@ -2,7 +2,7 @@ package relay
 
 import "time"
 
-// unansweredLimit is how often a message alone may be unknown before another one is tried, at the most.
+// unansweredLimit is how often a message alone may be unknown before another one is tried.
 const unansweredLimit = 4
 
 // unansweredMessage records a message that is unknown again and again when sent alone. Only the publishing goroutine
