@@ -35,8 +35,9 @@ type loop struct {
 
 	// Only the loop uses the following fields.
 	claimed       int  // by the last drain
-	notified, own bool // the last drain has looked for what was notified, and own jobs of the attached producer
-	probeWaits    bool // for room: its time has come
+	notified      bool // the last drain has looked for what notifications announce
+	own           bool // one of them was of the attached producer
+	probeWaits    bool // a kind is unavailable, and there was no room for a probe
 	nextClaimMost int  // jobs that the next claim may ask for
 
 	searches searches
@@ -80,6 +81,7 @@ func (l *loop) run(ctx context.Context) {
 			l.sched.SleepEnded(now)
 		}
 		l.claimed, l.notified, l.own = 0, false, false
+		l.capacity.hasRoom.Store(false)
 		next, err := l.drain(ctx)
 		for err != nil && ctx.Err() == nil {
 			l.health.Failed(err)
@@ -120,8 +122,8 @@ func (l *loop) giveBack(ctx context.Context, now time.Time) {
 }
 
 // drain claims until nothing due is left or there is no room. It returns how long to sleep unless something wakes the
-// queue. It may last long, so it also does what run does each second, and looks for what notifications announce while it
-// knows of due jobs. One that comes when it knows of none waits for a token, in run.
+// queue. It may last long, so it also does what run does each second, and looks for what notifications announce while
+// it knows of due jobs. One that comes when it knows of none waits for a token, in run.
 func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 	fruitless := 0 // surveys since a claim last got a job
 	l.notice()

@@ -1177,7 +1177,7 @@ func TestANewProcessBehindDeadEntriesStarts(t *testing.T) {
 	}
 }
 
-// A search has no time left after what it has found. Nobody notifies the loop, and it claims the jobs found all the same.
+// A search has no time left after what it has found. Nobody notifies the loop, and it claims these jobs all the same.
 func TestWhatASearchHasFoundBeforeItWasCutOffStarts(t *testing.T) {
 	t.Parallel()
 	inMemory(t, 8, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {

@@ -50,7 +50,7 @@ func (s *searches) next(ctx context.Context) {
 		answer := s.find(ctx, kinds, ranges)
 		s.ended <- answer // there is room: no search begins before the loop has read this
 		// If the search has failed, the loop learns of it when it looks next: it may be waiting for the database.
-		if answer.err == nil || len(slices.Concat(answer.found...)) > 0 {
+		if answer.err == nil || isCutOff(answer.err) || len(slices.Concat(answer.found...)) > 0 {
 			s.capacity.poke()
 		}
 	})

@@ -10,7 +10,7 @@ import (
 type waker struct {
 	wake     chan struct{} // one slot
 	notified atomic.Bool   // jobs may have come, and the claim loop has not looked since
-	hasRoom  atomic.Bool   // there is room for known jobs, and the claim loop has not looked since
+	hasRoom  atomic.Bool   // there is room for known jobs, and the claim loop has not begun a drain since
 	atLimit  atomic.Bool   // an operator's limit kept the last claim from taking more
 	refused  atomic.Int64  // outcomes of the queue that the database refuses for now: see capacity.most
 }

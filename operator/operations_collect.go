@@ -143,8 +143,8 @@ func (o *Operator) collectJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.Take
 	})
 }
 
-// isOfThisServer returns an error if the moment of a count is not one of this server: after a restore of a dump, the ids
-// of transactions begin again, and jobs that nobody has counted would look as if they had been there.
+// isOfThisServer returns an error if the moment of a count is not one of this server: after a restore of a dump, the
+// ids of transactions begin again, and jobs that nobody has counted would look as if they had been there.
 func isOfThisServer(ctx context.Context, tx pgx.Tx, asOf string) error {
 	at, ok := parseAsOf(asOf)
 	if !ok {

@@ -97,8 +97,8 @@ func TestAnOperationOnManyJobsIsOnThoseThatExist(t *testing.T) {
 	}
 }
 
-// The database was restored from a dump on a server whose transactions are fewer, or the moment of the count is damaged:
-// nothing is acted on that nobody has counted.
+// The database was restored from a dump on a server whose transactions are fewer, or the moment of the count is
+// damaged: nothing is acted on that nobody has counted.
 func TestAnOperationThatWasCountedElsewhereStoresNothing(t *testing.T) {
 	t.Parallel()
 	for name, asOf := range map[string]string{"elsewhere": "4000000000:4000000000:@1790000000000000", "damaged": "yesterday", "gone": ""} {

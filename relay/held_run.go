@@ -189,7 +189,7 @@ func (c *heldRunner) messageOfJob(job *outbox.Claimed) (Message, *route, error) 
 	r := routeOf(c.routes, e.Topic)
 	if r == nil {
 		return Message{}, nil,
-			dispatcher.Discard(dispatcher.WithCode(CodeBadDestination,
+			dispatcher.Discard(dispatcher.WithCode(CodeNoRoute,
 				fmt.Errorf("no route to the sink has the topic %s any more", e.Topic)))
 	}
 	m, err := messageOf(&e, r, c.config.Source)

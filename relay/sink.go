@@ -109,6 +109,7 @@ const (
 	CodeForbidden      = "relay_forbidden"       // the sink's credentials may not publish there
 	CodeNoDestination  = "relay_no_destination"  // no such stream, topic or queue
 	CodeBadDestination = "relay_bad_destination" // the template gives no valid name
+	CodeNoRoute        = "relay_no_route"        // the sink has no route for the topic of a held message any more
 	CodeUnavailable    = "relay_unavailable"     // the broker cannot be reached, or accepts nothing
 	CodeFull           = "relay_full"            // a limit of the destination is reached
 	CodeNoLeader       = "relay_no_leader"       // the destination has no leader or replicas, or accepts nothing

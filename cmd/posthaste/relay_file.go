@@ -234,17 +234,15 @@ func (c *relayConfig) names() (all []brokerName) {
 	return all
 }
 
-// taken returns for each name the first one before it that is the same, as far as the file shows that their servers
-// are.
+// taken returns the pairs of names that are the same, as far as the file shows that their servers are.
 func (c *relayConfig) taken() (pairs [][2]brokerName) {
 	all := c.names()
 	for n, one := range all {
-		same := slices.IndexFunc(all[:n], func(other brokerName) bool {
-			return len(one.path) == len(other.path) && one.path[len(one.path)-1] == other.path[len(other.path)-1] &&
-				one.name == other.name && one.of == other.of && haveCommon(one.servers, other.servers)
-		})
-		if same >= 0 {
-			pairs = append(pairs, [2]brokerName{one, all[same]})
+		for _, other := range all[:n] {
+			if len(one.path) == len(other.path) && one.path[len(one.path)-1] == other.path[len(other.path)-1] &&
+				one.name == other.name && one.of == other.of && haveCommon(one.servers, other.servers) {
+				pairs = append(pairs, [2]brokerName{one, other})
+			}
 		}
 	}
 	return pairs

@@ -28,8 +28,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Promoter holds the keys that jobs have left. Any goroutine may call Free and Blocked; the other methods are for one
-// goroutine.
+// Promoter holds the keys that jobs have left. Any goroutine may call Free, Blocked and Stop.
 type Promoter struct {
 	Config
 	wake chan struct{} // one slot
