@@ -40,7 +40,8 @@ type Config struct {
 
 	// AuditReads records in the audit, as payload.read, who reads what only payload.read shows: the payload and the
 	// headers of a job, the results of its steps, and the payload that an edit has replaced. What cannot be recorded is
-	// not shown. Results of jobs are not among it, because every caller of a job reads its result.
+	// not shown. It does not record who reads results of jobs, as every caller of a job does, who searches in payloads,
+	// and who reads through other services, such as the operators' service on NATS.
 	AuditReads bool
 	// Kinds contains the schemas against which payloads are validated; nil checks nothing.
 	Kinds *kinds.Schemas
