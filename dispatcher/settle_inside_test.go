@@ -54,6 +54,20 @@ func (u *unanswered) FindEnds(context.Context, []pgtype.UUID, []int64) (ends []s
 
 func (u *unanswered) StreamRefused(context.Context, sqlgen.StreamRefusedParams) error { return nil }
 
+// idleDispatcher returns a dispatcher of the kind tiny that has no database, and is not run.
+func idleDispatcher(t *testing.T) *Dispatcher {
+	t.Helper()
+	mux := new(Mux)
+	mux.HandleRaw(tiny{}.Kind(), nil)
+	d, err := New(nil, mux, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.compose(t.Context(), nil, nil)
+	d.common.health.leave = func(error) {}
+	return d
+}
+
 // dividing refuses every batch because of a row, until ctx ends. From then on it does not answer.
 type dividing struct {
 	settleStatements
@@ -76,14 +90,7 @@ func (dividing) FindLocked(context.Context, []pgtype.UUID) ([]pgtype.UUID, error
 func TestABatchThatIsBeingDividedIsGivenUpAsAWhole(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		mux := new(Mux)
-		mux.HandleRaw(tiny{}.Kind(), nil)
-		d, err := New(nil, mux, Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		d.compose(t.Context(), nil, nil)
-		d.common.health.leave = func(error) {}
+		d := idleDispatcher(t)
 		tries, end := context.WithTimeout(context.Background(), time.Second)
 		defer end()
 		d.common.settling = tries
@@ -108,14 +115,7 @@ func TestABatchThatIsBeingDividedIsGivenUpAsAWhole(t *testing.T) {
 func TestASettlementThatIsTakenApartKnowsOfTheTryBefore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		mux := new(Mux)
-		mux.HandleRaw(tiny{}.Kind(), nil)
-		d, err := New(nil, mux, Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		d.compose(t.Context(), nil, nil)
-		d.common.health.leave = func(error) {}
+		d := idleDispatcher(t)
 		u := new(unanswered)
 		d.settler.statements.db, d.settler.reporter.db = u, u
 		route := d.common.routes[tiny{}.Kind()]
@@ -200,14 +200,7 @@ func (l *locked) SettleSucceeded(_ context.Context, p sqlgen.SettleSucceededPara
 func TestSettlersDoNotWaitForAPassOverRefusedOutcomes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		mux := new(Mux)
-		mux.HandleRaw(tiny{}.Kind(), nil)
-		d, err := New(nil, mux, Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		d.compose(t.Context(), nil, nil)
-		d.common.health.leave = func(error) {}
+		d := idleDispatcher(t)
 		db := new(locked)
 		d.settler.statements.db = db
 		w := newWaker()

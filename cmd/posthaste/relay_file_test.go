@@ -121,6 +121,15 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 	} else if sinks, err := c.sinks(); err != nil || sinks[3].Name != "r" || sinks[3].MaxHeld != 7 || sinks[0].MaxHeld != 0 {
 		t.Errorf("they become %+v, %v", sinks, err)
 	}
+	good := "sinks:\n  a:\n    nats: {urls: [\"nats://h:1\", \"nats://i:1\"], token: \"${RELAY_TEST_TOKEN}\"}\n" + routes
+	c, err := parseRelayConfig(writeRelayConfig(t, good))
+	if err != nil || c.Sinks["a"].NATS.Token != "s3cret" || len(c.Sinks["a"].NATS.URLs) != 2 {
+		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
+// A name at one broker that two sinks or bridges have is a mistake, unless they may mean different things by it.
+func TestNamesAtOneBrokerAreCompared(t *testing.T) {
 	apart := "bridges:\n  b: {nats: {url: \"nats://h:1\"}, stream: S, consumer: d, kind: k}\n" +
 		"  c: {nats: {url: \"nats://h:1\"}, stream: T, consumer: d, kind: k}\n" +
 		"  d: {kafka: {brokers: [\"h:1\"]}, topic: t, group: d, kind: k}\n  e: {kafka: {brokers: [\"i:1\"]}, topic: t, group: d, kind: k}\n"
@@ -143,10 +152,9 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 	} else if f := c.sharedNames(); len(f) != 1 || f[0].of != "bridge c" || f[0].Severity != relay.SeverityWarning {
 		t.Errorf("of bridges with one consumer and two logins: %+v, want one warning of c", f)
 	}
-	good := "sinks:\n  a:\n    nats: {urls: [\"nats://h:1\", \"nats://i:1\"], token: \"${RELAY_TEST_TOKEN}\"}\n" + routes
-	c, err := parseRelayConfig(writeRelayConfig(t, good))
-	if err != nil || c.Sinks["a"].NATS.Token != "s3cret" || len(c.Sinks["a"].NATS.URLs) != 2 {
-		t.Errorf("got %+v, %v", c, err)
+	three := accounts + "  d: {nats: {url: \"nats://h\", credentialsFile: two}, stream: S, consumer: d, kind: k}\n"
+	if _, err := parseRelayConfig(writeRelayConfig(t, three)); err == nil || !strings.Contains(err.Error(), "bridges.d.consumer") {
+		t.Errorf("the second and the third of three bridges have one consumer and one login: %v", err)
 	}
 }
 
