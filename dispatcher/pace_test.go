@@ -145,6 +145,17 @@ func TestForgedNotificationsDoNotDelayTheUseOfRoom(t *testing.T) {
 	})
 }
 
+// Room that a drain has answered lets no notification through that comes later.
+func TestAnsweredRoomIsForgotten(t *testing.T) {
+	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
+		r.capacity.roomMade()
+		r.sleep(time.Second)
+		if r.capacity.hasRoom.Load() {
+			t.Error("a notification would need no token because of room that was used long ago")
+		}
+	})
+}
+
 // Notifications from elsewhere have used up the tokens when the attached producer commits a job: before a look, or
 // while one is awaited.
 func TestTheOwnProducersJobsDoNotWaitForOthers(t *testing.T) {
