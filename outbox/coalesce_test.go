@@ -66,33 +66,44 @@ func TestTheJobThatStandsForARequestWaitsForItsCommit(t *testing.T) {
 	}
 }
 
-// A job that a claim is about to take does not do: it may have read what was there before.
+// A job that a claim is about to take does not do: it may have read what was there before. Its row is not left locked,
+// or its settlement would wait for the producer's COMMIT.
 func TestAJobThatStartsMeanwhileDoesNotDo(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	opts := Options{Key: KeyRules{Name: "k", MaxQueued: 1, WhenFull: CoalesceFull}}
-	first, err := Submit(t.Context(), db, greet{"ada"}, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	claim := begin(t, db, pgx.ReadCommitted)
-	exec(t, claim, `UPDATE outbox.jobs SET status = 'running', attempt = 1, epoch = 1, lease_owner = 'w', lease_expires_at = now() + interval '1 minute',
-		started_at = now() WHERE id = $1`, first.ID)
-	type answer struct {
-		Submitted
-		err error
-	}
-	answers := make(chan answer, 1)
-	go func() {
-		done, err := Submit(t.Context(), db, greet{"ada"}, opts)
-		answers <- answer{done, err}
-	}()
-	pgtest.AwaitLocks(t, db, 1)
-	if err := claim.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if a := <-answers; a.err != nil || !a.Stored {
-		t.Errorf("submitted %+v, want a job of its own", a)
+	for _, full := range []DepthPolicy{CoalesceFull, ReplaceOldest} {
+		t.Run(string(full), func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			opts := Options{Key: KeyRules{Name: "k", MaxQueued: 1, WhenFull: full}}
+			first, err := Submit(t.Context(), db, greet{"ada"}, opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			claim := begin(t, db, pgx.ReadCommitted)
+			exec(t, claim, `UPDATE outbox.jobs SET status = 'running', attempt = 1, epoch = 1, lease_owner = 'w',
+				lease_expires_at = now() + interval '1 minute', started_at = now() WHERE id = $1`, first.ID)
+			producer := begin(t, db, pgx.ReadCommitted)
+			type answer struct {
+				Submitted
+				err error
+			}
+			answers := make(chan answer, 1)
+			go func() {
+				done, err := Submit(t.Context(), producer, greet{"ada"}, opts)
+				answers <- answer{done, err}
+			}()
+			pgtest.AwaitLocks(t, db, 1)
+			if err := claim.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if a := <-answers; a.err != nil || !a.Stored || !a.Replaced.IsZero() {
+				t.Errorf("submitted %+v, want a job of its own", a)
+			}
+			if n := ask[int](t, db, `SELECT count(*) FROM (SELECT FROM outbox.jobs WHERE id = $1 FOR UPDATE SKIP LOCKED) AS free`,
+				first.ID); n != 1 {
+				t.Error("the producer's transaction keeps the running job's row locked")
+			}
+		})
 	}
 }
 

@@ -172,8 +172,8 @@ var keys = []Mutant{
 		Breaks:    "whoever may enqueue closes the jobs of another program, or the messages of a sink",
 		Invariant: "A producer leaves others' jobs alone",
 		Edits: []Edit{
-			{"migrations.outbox.make_room", "                      AND jobs.kind = of_kind\n                    ORDER BY jobs.created_at", "                    ORDER BY jobs.created_at"},
-			{"migrations.outbox.make_room", "                      AND jobs.kind = of_kind\n                    ORDER BY jobs.line_position", "                    ORDER BY jobs.line_position"},
+			{"migrations.outbox.make_room", "                          AND jobs.kind = of_kind\n                        ORDER BY jobs.created_at", "                        ORDER BY jobs.created_at"},
+			{"migrations.outbox.make_room", "                          AND jobs.kind = of_kind\n                        ORDER BY jobs.line_position", "                        ORDER BY jobs.line_position"},
 		},
 		Checks: []Check{test("outbox", "TestAJobReplacesOnlyOneOfItsKind", "the other's job was replaced")},
 	},
@@ -250,10 +250,20 @@ var keys = []Mutant{
 		Checks: []Check{row("K2", "jobs claimed before an earlier one of their key was closed")},
 	},
 	{
+		Name:      "a producer keeps the row of a job that has started",
+		Breaks:    "its settlement waits for the producer's COMMIT, and the producer possibly for its handler",
+		Invariant: "A producer leaves others' jobs alone",
+		Edits: []Edit{
+			{"migrations.outbox.make_room", "INTO STRICT moves_on", "INTO moves_on"},
+			{"migrations.outbox.make_room", "            verdict := 'coalesced';", "            CONTINUE WHEN moves_on IS NULL;\n            verdict := 'coalesced';"},
+		},
+		Checks: []Check{test("outbox", "TestAJobThatStartsMeanwhileDoesNotDo", "keeps the running job's row locked")},
+	},
+	{
 		Name:      "a job that stands for a request is not held",
 		Breaks:    "it runs before what it is about has been committed, and nobody looks again",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"migrations.outbox.make_room", "            FOR SHARE;", "            ;"}},
+		Edits:     []Edit{{"migrations.outbox.make_room", "                FOR SHARE;", "                ;"}},
 		Checks: []Check{
 			test("outbox", "TestTheJobThatStandsForARequestWaitsForItsCommit", "before the commit"),
 			test("outbox", "TestAJobThatStartsMeanwhileDoesNotDo", "fewer than 1 sessions"),

@@ -23,6 +23,10 @@
 -- settlements wait for a producer. The verdict isolation means that the transaction is not READ COMMITTED, so its
 -- snapshot may be too old to count.
 --
+-- A job that a claim takes meanwhile is running, and its row must not stay locked: its settlement would wait for the
+-- producer's COMMIT, and the producer possibly for the handler. A lock that was waited for stays although its row no
+-- longer qualifies, but not if the block that took it ends by an exception.
+--
 -- Rows are found by their indexes, as in cancel.
 CREATE OR REPLACE FUNCTION outbox.make_room(of_tenant uuid, of_queue text, of_key text, of_kind text,
     max_queued integer, when_full text, notify boolean,
@@ -68,12 +72,15 @@ BEGIN
         ELSIF when_full = 'coalesce' AND job IS NOT NULL THEN
             -- If a claim is about to take the job, wait for it: then the job runs, and does not stand for this one.
             -- Only the next look sees that, so everything is checked again.
-            SELECT jobs.status = 'blocked' INTO moves_on
-            FROM outbox.jobs
-            WHERE jobs.id = job
-              AND jobs.status IN ('pending', 'blocked', 'retrying')
-            FOR SHARE;
-            CONTINUE WHEN moves_on IS NULL;
+            BEGIN
+                SELECT jobs.status = 'blocked' INTO STRICT moves_on
+                FROM outbox.jobs
+                WHERE jobs.id = job
+                  AND jobs.status IN ('pending', 'blocked', 'retrying')
+                FOR SHARE;
+            EXCEPTION WHEN no_data_found THEN
+                CONTINUE;
+            END;
             verdict := 'coalesced';
             IF notify THEN
                 PERFORM pg_notify('outbox_jobs', '');
@@ -86,47 +93,49 @@ BEGIN
         END IF;
         -- If a claim is about to take the job, wait for it: then the job runs, and there is room. Only this look sees
         -- that, so everything is checked again.
-        SELECT jobs.id, jobs.epoch
-        INTO job, epoch
-        FROM outbox.jobs
-        WHERE jobs.id = (
-            SELECT waiting.id
-            FROM (
-                (
-                    SELECT jobs.id, jobs.created_at
-                    FROM outbox.jobs
-                    WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
-                      AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
-                      AND jobs.status IN ('pending', 'blocked', 'retrying')
-                      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
-                      AND jobs.kind = of_kind
-                    ORDER BY jobs.created_at, jobs.id
-                    LIMIT 1
-                )
-                UNION ALL
-                (
-                    SELECT jobs.id, jobs.created_at
-                    FROM outbox.jobs
-                    WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
-                      AND jobs.ordered AND jobs.status <> 'created'
-                      AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
-                      AND jobs.status IN ('pending', 'blocked', 'retrying')
-                      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
-                      AND jobs.kind = of_kind
-                    ORDER BY jobs.line_position, jobs.id
-                    LIMIT 1
-                )
-            ) AS waiting
-            ORDER BY waiting.created_at, waiting.id
-            LIMIT 1)
-          AND jobs.status IN ('pending', 'blocked', 'retrying')
-        FOR UPDATE;
-        IF job IS NOT NULL THEN
-            PERFORM outbox.close_jobs(ARRAY[job], ARRAY[epoch], ARRAY['skipped']::outbox.job_status[]);
-            verdict := 'replaced';
-            moves_on := true;
-            RETURN;
-        END IF;
+        BEGIN
+            SELECT jobs.id, jobs.epoch
+            INTO STRICT job, epoch
+            FROM outbox.jobs
+            WHERE jobs.id = (
+                SELECT waiting.id
+                FROM (
+                    (
+                        SELECT jobs.id, jobs.created_at
+                        FROM outbox.jobs
+                        WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+                          AND jobs.key IS NOT NULL AND jobs.ordered IS NULL AND jobs.status <> 'running'
+                          AND jobs.status IN ('pending', 'blocked', 'retrying')
+                          AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+                          AND jobs.kind = of_kind
+                        ORDER BY jobs.created_at, jobs.id
+                        LIMIT 1
+                    )
+                    UNION ALL
+                    (
+                        SELECT jobs.id, jobs.created_at
+                        FROM outbox.jobs
+                        WHERE jobs.tenant_id = of_tenant AND jobs.queue = of_queue AND jobs.key = of_key
+                          AND jobs.ordered AND jobs.status <> 'created'
+                          AND (jobs.status NOT IN ('failed', 'dead') OR jobs.on_death IS DISTINCT FROM 'skip')
+                          AND jobs.status IN ('pending', 'blocked', 'retrying')
+                          AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
+                          AND jobs.kind = of_kind
+                        ORDER BY jobs.line_position, jobs.id
+                        LIMIT 1
+                    )
+                ) AS waiting
+                ORDER BY waiting.created_at, waiting.id
+                LIMIT 1)
+              AND jobs.status IN ('pending', 'blocked', 'retrying')
+            FOR UPDATE;
+        EXCEPTION WHEN no_data_found THEN
+            CONTINUE;
+        END;
+        PERFORM outbox.close_jobs(ARRAY[job], ARRAY[epoch], ARRAY['skipped']::outbox.job_status[]);
+        verdict := 'replaced';
+        moves_on := true;
+        RETURN;
     END LOOP;
 END
 $$;
