@@ -88,6 +88,11 @@ func TestDatabasesOfOneServerShareTheRoles(t *testing.T) {
 	if err := lesser.QueryRow(t.Context(), `SELECT row_security_active('outbox.jobs'), outbox.secure()`).Scan(&active, &secured); err != nil || active || secured {
 		t.Errorf("without the roles row security is active = %t, secured = %t, %v; want neither", active, secured, err)
 	}
+	var open []string
+	if err := lesser.QueryRow(t.Context(), `SELECT coalesce(array_agg(proname::text), '{}') FROM pg_proc
+		WHERE pronamespace = 'outbox'::regnamespace AND prosecdef AND has_function_privilege('public', oid, 'EXECUTE')`).Scan(&open); err != nil || len(open) > 0 {
+		t.Errorf("without the roles everybody may call %q, which run as the owner; %v", open, err)
+	}
 	run(t, admin, `CREATE ROLE outbox_owner; CREATE ROLE outbox_producer; CREATE ROLE outbox_worker; CREATE ROLE outbox_api; CREATE ROLE outbox_reader`)
 	if err := lesser.QueryRow(t.Context(), `SELECT outbox.secure()`).Scan(&secured); err != nil || !secured {
 		t.Errorf("with the roles it is secured = %t, %v; want true", secured, err)

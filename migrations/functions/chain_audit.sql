@@ -38,6 +38,7 @@ BEGIN
     RETURN NULL;
 END
 $$;
+REVOKE ALL ON FUNCTION outbox.chain_audit() FROM PUBLIC; -- it runs as its owner
 
 DO $$
 BEGIN

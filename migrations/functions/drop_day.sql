@@ -29,3 +29,4 @@ BEGIN
     EXECUTE format('DROP TABLE %s', day);
 END
 $$;
+REVOKE ALL ON FUNCTION outbox.drop_day(regclass, boolean) FROM PUBLIC; -- it runs as its owner

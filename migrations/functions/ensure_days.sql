@@ -38,6 +38,7 @@ BEGIN
     RETURN made;
 END
 $$;
+REVOKE ALL ON FUNCTION outbox.ensure_days(integer) FROM PUBLIC; -- it runs as its owner
 
 -- Rows are deleted from these tables, which have no unique index to identify a row. If a publication includes them, as
 -- one FOR ALL TABLES does, the server refuses the deletion unless the whole row identifies it. Then the row is logged

@@ -23,6 +23,7 @@ BEGIN
     RETURN NULL;
 END
 $$;
+REVOKE ALL ON FUNCTION outbox.move_freed_key_on() FROM PUBLIC; -- it runs as its owner
 
 DO $$
 BEGIN

@@ -15,3 +15,4 @@ BEGIN
         ORDER BY s.sink);
 END
 $$;
+REVOKE ALL ON FUNCTION outbox.sinks_behind(regclass) FROM PUBLIC; -- it runs as its owner

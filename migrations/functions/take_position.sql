@@ -12,6 +12,7 @@ BEGIN
     RETURN NULL;
 END
 $$;
+REVOKE ALL ON FUNCTION outbox.take_position() FROM PUBLIC; -- it runs as its owner
 
 DO $$
 BEGIN

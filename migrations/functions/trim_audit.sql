@@ -40,3 +40,4 @@ BEGIN
     RETURN cardinality(trimmed);
 END
 $$;
+REVOKE ALL ON FUNCTION outbox.trim_audit(interval, integer) FROM PUBLIC; -- it runs as its owner
