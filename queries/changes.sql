@@ -25,6 +25,9 @@ FROM (SELECT CAST('outbox.jobs' AS regclass) AS oid) AS jobs;
 -- above the position that had committed already are returned again, unless they are below @known and not among
 -- @unsettled: see ListUnsettled.
 --
+-- A frozen row keeps its xmin, and after two billion transactions its age is negative, as that of the future. It is no
+-- change then. A change can be younger than this transaction, to which age refers, but not by a million.
+--
 -- An index cannot have xmin. The open jobs are read from one end to the other. In the history, @since limits the scan
 -- to the newest pages: no row in question has finished before it. @since also excludes jobs that have run for longer:
 -- an extended lease is a new version of the row, but no change.
@@ -40,7 +43,7 @@ FROM (SELECT pg_current_snapshot() AS snapshot) AS seen
 LEFT JOIN (
     (SELECT id, tenant_id, queue, kind, status, epoch, attempt, NULL::timestamptz AS finished_at, last_error_code AS error_code
      FROM outbox.jobs
-     WHERE age(jobs.xmin) <= (SELECT age(CAST(CAST(@horizon::text AS xid8) AS xid)))
+     WHERE age(jobs.xmin) BETWEEN -1000000 AND (SELECT age(CAST(CAST(@horizon::text AS xid8) AS xid)))
        AND (age(jobs.xmin) <= (SELECT age(CAST(CAST(@known::text AS xid8) AS xid)))
             OR jobs.xmin IN (SELECT CAST(CAST(u::text AS xid8) AS xid) FROM unnest(@unsettled::bigint[]) AS u))
        AND (status <> 'running' OR started_at >= @since::timestamptz)

@@ -109,6 +109,13 @@ var service = []Mutant{
 		Checks:    []Check{test("api", "TestOneCallersStreamsLeavePlacesToOthers", "want 429")},
 	},
 	{
+		Name:      "a frozen row that seems to be of the future",
+		Breaks:    "after two billion transactions every look reports old jobs, and new changes find no room beside them",
+		Invariant: "A client that comes back has missed nothing",
+		Edits:     []Edit{{"internal/sqlgen.ListChanges", `age(jobs.xmin) BETWEEN -1000000 AND `, `age(jobs.xmin) <= `}},
+		Checks:    []Check{test("internal/changefeed", "TestAJobOfTwoBillionTransactionsAgoHasNotChanged", "alone")},
+	},
+	{
 		Name:      "a position behind late commits",
 		Breaks:    "what was being settled while somebody looked is never told",
 		Invariant: "A client that comes back has missed nothing",
