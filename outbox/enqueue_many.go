@@ -215,8 +215,26 @@ func inSavepoint(ctx context.Context, db DB, do func(DB) error) error {
 	return errors.Join(err, released)
 }
 
+// insertJobs stores the rows, and replaces the id of each repeated request by that of the job that used its idempotency
+// key first. That job may be trimmed between the two statements; then the key is free again.
 func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, ids []ID, notify bool) error {
-	for chunk := range chunks(rows, insertOrder(requests, rows)) {
+	left := insertOrder(requests, rows)
+	for range 3 {
+		if err := insertChunks(ctx, q, requests, rows, left, notify); err != nil {
+			return err
+		}
+		var err error
+		if left, err = findFirst(ctx, q, requests, rows, left, ids); err != nil || len(left) == 0 {
+			return err
+		}
+	}
+	return fmt.Errorf("%d of %d jobs have an idempotency key that is held by a job that this transaction cannot see",
+		len(left), len(rows))
+}
+
+// insertChunks stores the rows in this order, unless their idempotency keys are in use.
+func insertChunks(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, order []int, notify bool) error {
+	for chunk := range chunks(rows, order) {
 		p := engine.Arrays(rows, chunk)
 		p.Notify = notify
 		var err error
@@ -229,7 +247,7 @@ func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows
 			return err
 		}
 	}
-	return findFirst(ctx, q, requests, rows, ids)
+	return nil
 }
 
 // insertOrder returns the order in which to insert the requests, as indexes: those with an idempotency key sorted by
@@ -294,41 +312,48 @@ func keysOf(requests []Request, chunk []int) []string {
 	return keys
 }
 
-// findFirst replaces the id of each repeated request by that of the job that used its idempotency key first.
-func findFirst(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, ids []ID) error {
+// findFirst replaces the ids of the requests with an idempotency key by those of the jobs that used the keys first, and
+// returns the requests for whose key it has found no job.
+func findFirst(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, order []int, ids []ID) (
+	left []int, err error,
+) {
 	type used struct {
 		tenant    [16]byte
 		kind, key string
 	}
 	var p sqlgen.FindIdempotencyKeysParams
-	wanted := map[used][]int{}
-	for i, r := range rows {
-		if key := requests[i].Options.IdempotencyKey; key != "" {
-			u := used{r.TenantID.Bytes, r.Kind, key}
-			if wanted[u] == nil {
-				p.TenantIds = append(p.TenantIds, r.TenantID)
-				p.Kinds = append(p.Kinds, r.Kind)
-				p.IdempotencyKeys = append(p.IdempotencyKeys, key)
-			}
-			wanted[u] = append(wanted[u], i)
+	firsts := map[used]ID{} // zero if not found
+	keyOf := func(i int) used {
+		return used{rows[i].TenantID.Bytes, rows[i].Kind, requests[i].Options.IdempotencyKey}
+	}
+	for _, i := range order {
+		u := keyOf(i)
+		if _, asked := firsts[u]; u.key != "" && !asked {
+			firsts[u] = ID{}
+			p.TenantIds = append(p.TenantIds, rows[i].TenantID)
+			p.Kinds = append(p.Kinds, u.kind)
+			p.IdempotencyKeys = append(p.IdempotencyKeys, u.key)
 		}
 	}
-	if len(wanted) == 0 {
-		return nil
+	if len(firsts) == 0 {
+		return nil, nil
 	}
-	p.MaxKeys = int32(len(wanted))
+	p.MaxKeys = int32(len(firsts))
 	found, err := q.FindIdempotencyKeys(ctx, p)
 	if err != nil {
-		return err
-	}
-	if len(found) != len(wanted) {
-		return fmt.Errorf("%d of %d idempotency keys are held by jobs that this transaction cannot see",
-			len(wanted)-len(found), len(wanted))
+		return nil, err
 	}
 	for _, f := range found {
-		for _, i := range wanted[used{f.TenantID.Bytes, f.Kind, f.Key}] {
-			ids[i] = ID(f.JobID.Bytes)
+		firsts[used{f.TenantID.Bytes, f.Kind, f.Key}] = f.JobID.Bytes
+	}
+	for _, i := range order {
+		switch u := keyOf(i); {
+		case u.key == "":
+		case firsts[u].IsZero():
+			left = append(left, i)
+		default:
+			ids[i] = firsts[u]
 		}
 	}
-	return nil
+	return left, nil
 }

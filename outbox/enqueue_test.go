@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -413,6 +414,69 @@ func TestAKeyThatTheSnapshotCannotSeeIsAnError(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// trimmer frees every idempotency key but one, as the reaper does, before the first look for one.
+type trimmer struct {
+	DB
+	trimmed atomic.Bool
+}
+
+func (d *trimmer) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if strings.Contains(sql, "name: FindIdempotencyKey") && d.trimmed.CompareAndSwap(false, true) {
+		if _, err := d.Exec(ctx, `DELETE FROM outbox.idempotency_keys WHERE key <> 'stays'`); err != nil {
+			return nil, err
+		}
+	}
+	return d.DB.Query(ctx, sql, args...)
+}
+
+// The job that used a key first may be trimmed between the INSERT, which meets the key, and the look for the job.
+func TestAKeyThatIsFreedMeanwhileIsUsed(t *testing.T) {
+	t.Parallel()
+	for name, enqueue := range map[string]func(context.Context, DB, ...string) ([]ID, error){
+		"Enqueue": func(ctx context.Context, db DB, keys ...string) (ids []ID, err error) {
+			for _, key := range keys {
+				id, err := Enqueue(ctx, db, greet{"ada"}, Options{IdempotencyKey: key})
+				if err != nil {
+					return nil, err
+				}
+				ids = append(ids, id)
+			}
+			return ids, nil
+		},
+		"EnqueueMany": func(ctx context.Context, db DB, keys ...string) ([]ID, error) {
+			requests := []Request{{greet{"ada"}, Options{}}}
+			for _, key := range keys {
+				requests = append(requests, Request{greet{"ada"}, Options{IdempotencyKey: key}})
+			}
+			ids, err := EnqueueMany(ctx, db, requests)
+			if err != nil {
+				return nil, err
+			}
+			return ids[1:], nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			first, err := enqueue(t.Context(), db, "goes", "stays")
+			if err != nil {
+				t.Fatal(err)
+			}
+			trims := &trimmer{DB: db}
+			again, err := enqueue(t.Context(), trims, "goes", "stays", "goes")
+			if err != nil || !trims.trimmed.Load() {
+				t.Fatalf("got %v, %v; trimmed %t", again, err, trims.trimmed.Load())
+			}
+			if again[0] == first[0] || again[0] != again[2] || again[1] != first[1] {
+				t.Errorf("got %v after %v; want a new job for the first key, and the old one for the second", again, first)
+			}
+			if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE id = $1`, again[0]); n != 1 {
+				t.Error("the new job is not stored")
+			}
+		})
 	}
 }
 
