@@ -174,6 +174,7 @@ func TestWhatACommitDoesNotClaim(t *testing.T) {
 		"with a key":               {do: one(outbox.Options{Key: outbox.KeyRules{Name: "k"}})},
 		"held":                     {do: one(outbox.Options{Hold: true})},
 		"streamed":                 {do: one(outbox.Options{Streamed: true})},
+		"with a single attempt":    {do: one(outbox.Options{MaxAttempts: 1})},
 		"of another tenant":        {do: one(outbox.Options{Tenant: outbox.NewID()})},
 		"of another queue":         {do: one(outbox.Options{Queue: "other"})},
 		"with an idempotency key":  {do: one(outbox.Options{IdempotencyKey: "i"})},

@@ -72,7 +72,8 @@ const plainColumns = engine.QueueColumn | engine.PriorityColumn | engine.MaxAtte
 func (t *producerTx) deferJob(job *sqlgen.EnqueueJobParams, args Args) DB {
 	job.Payload = keep(job.Payload, args)
 	q := queued{verb: "enqueue", name: job.Kind, size: len(job.Payload)}
-	if engine.ColumnsOf(job)&^plainColumns == 0 {
+	// Its only attempt could be over before the COMMIT is, which has no limit of time.
+	if engine.ColumnsOf(job)&^plainColumns == 0 && job.MaxAttempts != 1 {
 		q.plain = job
 	}
 	return &deferral{t, q}
