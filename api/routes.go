@@ -169,7 +169,7 @@ var routes = []route{
 	{"POST", "/sinks/{sink}/resume", access.AdminMutate, true, "Resume a sink", ok((*server).resumeSink)},
 	{
 		"POST", "/sinks/{sink}/skip", access.AdminMutate, true,
-		"Skip an event that is waiting for a sink, such as one that its broker refuses", ok((*server).skipEvent),
+		"Skip an event that is waiting for a sink, such as one at which it is stuck", ok((*server).skipEvent),
 	},
 	{
 		"GET", "/sinks/{sink}/held", access.AdminRead, true,

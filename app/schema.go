@@ -91,12 +91,12 @@ func (g *gate) await(ctx context.Context) bool {
 			}
 			schema.Detail = err.Error()
 		}
-		obstacle := database
+		obstacle, what := database, "waiting for the database"
 		if database.State == databaseUp {
-			obstacle = schema
+			obstacle, what = schema, "waiting for the schema"
 		}
 		if ctx.Err() == nil && (obstacle.State != last.State || time.Since(said) >= reminder) {
-			g.log.LogAttrs(ctx, slog.LevelWarn, "waiting for the database", slog.String("database", database.State),
+			g.log.LogAttrs(ctx, slog.LevelWarn, what, slog.String("database", database.State),
 				slog.String("schema", schema.State), slog.String("err", obstacle.Detail))
 			said, last = time.Now(), obstacle
 		}

@@ -126,8 +126,9 @@ func onSink(act, sink string, found int, err error) error {
 	return nil
 }
 
-// SkipEvent makes a sink never publish an event that waits for it, such as one that its broker refuses; others of its
-// key are published. A message that is being published at the moment may still be. It returns [ErrNotWaiting].
+// SkipEvent makes a sink never publish an event that waits for it, such as one at which it is stuck; others of its key
+// are published. A message that is being published at the moment may still be. It returns [ErrNotWaiting], also for a
+// message that has become a job because the broker refused it: see [Operator.Held].
 func (o *Operator) SkipEvent(ctx context.Context, sink string, event outbox.ID) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -44,7 +44,7 @@ func finish(c *cli.Command) {
 		c.CommandNotFound = func(_ context.Context, c *cli.Command, _ string) { showOwnHelp(c) }
 	}
 	if lists(c) {
-		c.Description = strings.TrimPrefix(c.Description+"\n\nWithout a command it lists them.", "\n\n")
+		c.Description = strings.TrimPrefix(c.Description+"\n\nWithout a command it does what \""+c.Name+" list\" does.", "\n\n")
 	}
 	for _, flag := range c.Flags {
 		switch f := flag.(type) { // numbers are decimal: 010 is ten, and 0x10 is refused; 0 stands for no default

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -56,15 +57,41 @@ func (p *program) migrateUp(ctx context.Context, c *cli.Command, pool *pgxpool.P
 			return err
 		}
 	}
+	before, err := migrations.List(ctx, pool)
+	if err != nil {
+		return err
+	}
 	if err := migrate.Up(ctx, pool); err != nil {
 		return err
 	}
+	p.sayApplied(before)
 	state, err := migrations.Look(ctx, pool)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(p.stdout, state)
 	return p.noteOf(ctx, pool)
+}
+
+// sayApplied prints what migrating has applied to a schema whose files had this status.
+func (p *program) sayApplied(before []migrations.Status) {
+	var numbered, functions bool
+	for _, file := range before {
+		switch {
+		case file.Condition != migrations.Behind && file.Condition != migrations.Edited:
+		case strings.Contains(file.Name, "/"):
+			functions = true
+		default:
+			numbered = true
+			fmt.Fprintln(p.stdout, "applied", file.Name)
+		}
+	}
+	switch {
+	case functions:
+		fmt.Fprintln(p.stdout, "created the functions and views")
+	case !numbered:
+		fmt.Fprintln(p.stdout, "nothing to apply")
+	}
 }
 
 // awaitWritable waits until the database answers and accepts writes. It returns why it did not once wait has passed, or

@@ -43,8 +43,12 @@ func TestMigrateUpStatusDown(t *testing.T) {
 	if n, all := applied(); n != 0 || all == 0 {
 		t.Errorf("got %d of %d migrations applied at first, want none of some", n, all)
 	}
-	ok(t, e, "migrate", "up")
-	ok(t, e, "migrate", "up")
+	if out := ok(t, e, "migrate", "up"); !strings.Contains(out, "applied 00001_tables.sql\n") {
+		t.Errorf("migrate up says %q, want what it has applied", out)
+	}
+	if out := ok(t, e, "migrate", "up"); !strings.HasPrefix(out, "nothing to apply\n") {
+		t.Errorf("migrate up says %q where there was nothing to do", out)
+	}
 	if n, all := applied(); n != all {
 		t.Errorf("got %d of %d migrations applied, want all", n, all)
 	}

@@ -112,7 +112,7 @@ func wayOn(err error) string {
 	case pgsession.UndefinedTable, pgsession.InvalidSchema, undefinedColumn, undefinedFunction:
 		return `the schema outbox is missing or is not this build's: see "posthaste migrate status", run "posthaste migrate up"`
 	case pgsession.InsufficientPrivilege:
-		return `"posthaste docs guides/tenants" says which of the roles outbox_… a user of the database needs for what, and how to grant it`
+		return `"posthaste docs guides/tenants" says which of the roles outbox_… a user of the database needs for what, and how to grant it; to migrate, be the owner of the schema outbox, or of the database if there is no schema yet`
 	}
 	return ""
 }

@@ -101,6 +101,9 @@ runs in "posthaste serve" and "posthaste dev" with a --relay-config, such as
 Create the streams, topics and queues yourself; "relay check" lists those that are
 missing. docs/guides/publish-events.md is a tutorial, docs/operate/relay.md the reference.`
 
+const skipDescription = `A message that the broker has refused is usually a job by then, and waits no longer: see
+"relay held", and remove it with "dlq dismiss".`
+
 func (p *program) relayCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "relay",
@@ -123,9 +126,10 @@ func (p *program) relayCommand() *cli.Command {
 				sinkActs.PauseSink),
 			p.sinkCommand("resume", "resume a sink", sinkActs.ResumeSink),
 			{
-				Name: "skip", Usage: "never publish an event that is waiting for a sink, such as one that its broker refuses", ArgsUsage: "SINK EVENT-ID",
-				Flags:  append(operatorFlags(), reasonFlag()),
-				Action: p.skipEvent,
+				Name: "skip", Usage: "never publish an event that is waiting for a sink, such as one at which it is stuck", ArgsUsage: "SINK EVENT-ID",
+				Description: skipDescription,
+				Flags:       append(operatorFlags(), reasonFlag()),
+				Action:      p.skipEvent,
 			},
 			{
 				Name: "held", Usage: "list messages that a sink has refused, and those behind them of the same key, in the order of the log", ArgsUsage: "SINK",
