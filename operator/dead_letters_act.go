@@ -40,7 +40,7 @@ type BulkProgress struct {
 
 // MinRate and MaxRate are the bounds of the rate, in jobs or events per second, to which an act may be limited.
 const (
-	MinRate = 0.001 // a job in a quarter of an hour
+	MinRate = 0.001 // a job in 17 minutes
 	MaxRate = 1e5
 )
 

@@ -7,7 +7,8 @@
 // [Operator.Cancel] leaves a running job to its worker, and asks it to stop. The same statement or transaction writes a
 // row of outbox.audit: who acted, what was changed, and why ([Operator.As], [Operator.Because]). [Operator.WithTx]
 // makes an act part of a caller's transaction.
-//
+package operator
+
 // Any act added here must record itself in the same way. If it is one statement, use a CTE that inserts what was really
 // changed, like RetryJob in queries/jobs.sql:
 //
@@ -20,4 +21,3 @@
 //
 // with o.by.actor, o.by.requestID and o.by.reason as the parameters. If it needs several statements, use InsertAudit in
 // their transaction (queries/audit.sql).
-package operator

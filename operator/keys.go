@@ -24,7 +24,7 @@ var ErrKeyNotFound = errors.New("key not found")
 // KeyName identifies a key: the same name in another queue is another key.
 type KeyName struct {
 	Tenant outbox.ID // zero means outbox.RootTenant
-	Queue  string    // "" means engine.DefaultQueue
+	Queue  string    // "" means "default"
 	Key    string
 }
 

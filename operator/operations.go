@@ -25,7 +25,7 @@ import (
 var ErrOperationNotFound = errors.New("operation not found")
 
 // ErrTooManyOperations reports that 100 operations of the tenant, or of all tenants, are under way, or 1000 are
-// stopped: wait for one of them to end.
+// unfinished: wait for one of them to end.
 var ErrTooManyOperations = errors.New("100 operations are under way, or 1000 are unfinished: wait for one to end")
 
 // OperationAct is what an operation does to dead letters or to open jobs.

@@ -56,7 +56,7 @@ type AuditCheck struct {
 	Breaks  []AuditBreak
 }
 
-// AuditBreak is such a place. At most a hundred are returned.
+// AuditBreak is a place at which the audit differs from what was recorded. At most a hundred are returned.
 type AuditBreak struct {
 	Seq     int64 // of the link; 0 if there is none
 	AuditID int64 // of the act; 0 if it is not known

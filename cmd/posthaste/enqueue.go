@@ -37,7 +37,7 @@ func (p *program) enqueueCommand() *cli.Command {
 Through the API (--api) the job belongs to the token's tenant, and its payload is JSON.`,
 		Flags: append(append(operatorFlags(), flags("notify")...),
 			queueFlag(),
-			&cli.IntFlag{Name: "priority", Usage: "higher is more urgent"},
+			&cli.IntFlag{Name: "priority", Usage: "`N`: higher is more urgent"},
 			&cli.StringFlag{Name: "delay", Usage: "due after this `DURATION`"},
 			&cli.StringFlag{Name: "run-at", Usage: "due at this `TIME`, like 2027-01-31T09:00:00Z"},
 			&cli.StringFlag{
@@ -58,17 +58,17 @@ Through the API (--api) the job belongs to the token's tenant, and its payload i
 			&cli.Int64Flag{Name: "sequence", Usage: "position `N` in that order, from 1 (default: by commit)"},
 			&cli.StringFlag{
 				Name:  "on-death",
-				Usage: "if it fails permanently, skip it or park the key (default: the jobs behind it wait)",
+				Usage: "if it fails permanently, `skip|park`: skip it, or park the key (default: the jobs behind it wait)",
 			},
 			&cli.StringFlag{Name: "park-after", Usage: "with --on-death park: after this `DURATION`"},
 			&cli.StringFlag{
 				Name:  "on-lapse",
-				Usage: "if its worker dies, fail-stale or block (default: it is retried)",
+				Usage: "if its worker dies, `fail-stale|block` (default: it is retried)",
 			},
 			&cli.IntFlag{Name: "max-queued", Usage: "store it only if fewer than `N` jobs of the key are waiting"},
 			&cli.StringFlag{
 				Name:  "when-full",
-				Usage: "what to do otherwise: coalesce or replace-oldest (default: reject it)",
+				Usage: "what to do otherwise, `coalesce|replace-oldest` (default: reject it)",
 			},
 			&cli.StringFlag{
 				Name:  "idempotency-key",

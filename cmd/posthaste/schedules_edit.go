@@ -72,17 +72,17 @@ func scheduleFields() []cli.Flag {
 	return append(operatorFlags(), tenantFlag(), reasonFlag(),
 		&cli.StringFlag{Name: "cron", Usage: "ticks at this `EXPRESSION`, like \"0 7 * * 1-5\""},
 		&cli.StringFlag{Name: "zone", Usage: "`NAME` of the expression's time zone, like Europe/Berlin (default: UTC)"},
-		&cli.StringFlag{Name: "every", Usage: "ticks at the multiples of this `DURATION` since 1970"},
+		&cli.StringFlag{Name: "every", Usage: "ticks at the multiples of this `DURATION` since 1970, 1s to 3650d"},
 		&cli.StringFlag{
 			Name:  "missed",
-			Usage: "which missed ticks get a job: once (the latest), skip (none) or all (default: once)",
+			Usage: "which missed ticks get a job, `once|skip|all`: the latest, none or all (default: once)",
 		},
 		&cli.IntFlag{Name: "missed-limit", Usage: "with --missed all: how many of the latest, `N` (default: 10)"},
 		&cli.StringFlag{Name: "kind", Usage: "`KIND` of its jobs"},
 		&cli.StringFlag{Name: "payload", Usage: "`PAYLOAD` of its jobs, @FILE, or - for standard input (default: {})"},
-		&cli.StringFlag{Name: "content-type", Usage: "of the payload (default: application/json)"},
+		&cli.StringFlag{Name: "content-type", Usage: "`TYPE` of the payload (default: application/json)"},
 		queueFlag(),
-		&cli.IntFlag{Name: "priority", Usage: "higher is more urgent"},
+		&cli.IntFlag{Name: "priority", Usage: "`N`: higher is more urgent"},
 		&cli.IntFlag{Name: "max-attempts", Usage: "give up after `N` attempts (default: 25)"},
 		&cli.StringFlag{Name: "timeout", Usage: "`DURATION` of one attempt (default: the worker's)"},
 		&cli.StringFlag{
@@ -97,10 +97,10 @@ func scheduleFields() []cli.Flag {
 		&cli.BoolFlag{Name: "ordered", Usage: "run after the ordered jobs of the key stored before it"},
 		&cli.StringFlag{
 			Name:  "on-death",
-			Usage: "if one fails permanently, skip it or park the key (default: the jobs behind it wait)",
+			Usage: "if one fails permanently, `skip|park`: skip it, or park the key (default: the jobs behind it wait)",
 		},
 		&cli.StringFlag{Name: "park-after", Usage: "with --on-death park: after this `DURATION`"},
-		&cli.StringFlag{Name: "on-lapse", Usage: "if its worker dies, fail-stale or block (default: it is retried)"},
+		&cli.StringFlag{Name: "on-lapse", Usage: "if its worker dies, `fail-stale|block` (default: it is retried)"},
 		&cli.StringSliceFlag{Name: "header", Usage: "`NAME=VALUE`, may be repeated: all of them"},
 	)
 }
