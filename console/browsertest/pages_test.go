@@ -117,12 +117,17 @@ var every = []struct {
 }
 
 // chosen returns the pages of a crawl that are looked at in the browser: one of each shape, without those that only
-// narrow down a list by one more condition.
+// narrow down a list by one more condition. An act on all that a search finds is the same form whatever the search: it
+// is looked at with one, and without.
 func chosen(pages []string) (some []string) {
 	seen := map[string]bool{}
 	for _, page := range pages {
 		shape := shapeOf(page)
-		if path, query, _ := strings.Cut(shape, "?"); path == "jobs" && strings.Contains(query, "&") || seen[shape] {
+		path, query, narrowed := strings.Cut(shape, "?")
+		if strings.HasPrefix(path, "jobs-") {
+			shape = fmt.Sprint(path, narrowed)
+		}
+		if path == "jobs" && strings.Contains(query, "&") || seen[shape] {
 			continue
 		}
 		seen[shape] = true
