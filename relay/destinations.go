@@ -17,7 +17,7 @@ const (
 )
 
 // These limit the messages that wait for destinations: all of them are read again in each round, and each may be a hole
-// of the cursor, which has room for as many holes of open transactions (see maxHoles). Tests set a lower limit.
+// of the stored cursor, besides those of open transactions (see maxHoles). Tests set a lower limit.
 var (
 	maxWaiting      = 50_000
 	maxWaitingBytes = 32 * maxPageBytes

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"log/slog"
 	"testing"
 	"time"
 )
@@ -37,16 +38,29 @@ func TestMissingDestinationsAreHandedOn(t *testing.T) {
 	}
 }
 
-// That open transactions have ended does not hide that a destination accepts nothing.
-func TestTheEndOfAWaitKeepsTheOutageOfADestination(t *testing.T) {
-	o := ownership{changed: make(chan struct{}, 1), away: &away{code: CodeFull}}
-	o.wait(false)
-	if o.outage() == nil {
-		t.Error("the outage of the destination is forgotten")
+// A sink that waits for open transactions shows that, unless its broker accepts nothing; an outage of a destination
+// shows again afterwards.
+func TestAWaitKeepsTheOutageOfADestination(t *testing.T) {
+	p := &publisher{log: slog.New(slog.DiscardHandler)}
+	o := ownership{publisher: p, changed: make(chan struct{}, 1)}
+	shows := func(want string) {
+		t.Helper()
+		got := ""
+		if why := o.shown(); why != nil {
+			got = why.code
+		}
+		if got != want {
+			t.Errorf("the sink shows %q, want %q", got, want)
+		}
 	}
-	o.away = &away{code: CodeHoles}
+	o.setOutage(&away{code: CodeFull})
+	o.wait(true)
+	shows(CodeHoles)
+	o.setOutage(&away{code: CodeUnavailable})
+	shows(CodeUnavailable)
+	o.setOutage(&away{code: CodeFull})
 	o.wait(false)
-	if o.outage() != nil {
-		t.Error("the sink shows that it waits")
-	}
+	shows(CodeFull)
+	o.setOutage(nil)
+	shows("")
 }

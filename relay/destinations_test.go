@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -123,6 +124,81 @@ func TestWhatWaitsIsNotTakenForOpenTransactions(t *testing.T) {
 	twoBeats(t, db)
 	if log.has("sink waits") {
 		t.Error("messages that wait are taken for open transactions")
+	}
+}
+
+// gaps stores events of a topic, each behind a position without one.
+func gaps(t *testing.T, db *pgxpool.Pool, topic string, n int) {
+	t.Helper()
+	exec(t, db, `INSERT INTO outbox.events (position, id, tenant_id, topic, content_type, payload)
+		SELECT 0 * nextval('outbox.events_position_seq') + nextval('outbox.events_position_seq'), gen_random_uuid(), $1, $2,
+			'text/plain', 'x'
+		FROM generate_series(1, $3::int)`, outbox.RootTenant, topic, n)
+}
+
+// Messages wait for a destination beside more holes of open transactions than are remembered. The sink shows since when
+// it waits for these, through all rounds, and afterwards since when the destination accepts nothing.
+func TestASinkWaitsForTransactionsThroughRounds(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	open := begin(t, db)
+	if _, err := open.Exec(t.Context(), `SELECT pg_current_xact_id()`); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, db, "gone", "k", "1", "2")
+	gaps(t, db, "there", 1_100)
+	sink := &picky{refuses: takesNothing(relay.CodeFull)}
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 20*time.Millisecond) })
+	shows := func(code string, seconds int) {
+		t.Helper()
+		waitFor(t, func() bool {
+			return ask[string](t, db, `SELECT coalesce(away_code, '') FROM outbox.sinks`) == code
+		}, func() string { return fmt.Sprintf("the sink shows the code %q", code) })
+		for range 10 * seconds {
+			time.Sleep(100 * time.Millisecond)
+			if got := ask[string](t, db, `SELECT coalesce(away_code, '') FROM outbox.sinks`); got != code {
+				t.Fatalf("the sink shows the code %q, want %q", got, code)
+			}
+		}
+		if since := ask[float64](t, db, `SELECT coalesce(extract(epoch FROM clock_timestamp() - away_since), 0)
+			FROM outbox.sinks`); since < float64(seconds) {
+			t.Errorf("the sink shows %s for %.1f s, and has for %d s", code, since, seconds)
+		}
+	}
+	shows(relay.CodeHoles, 2)
+	end(t, open.Commit)
+	shows(relay.CodeFull, 2)
+	sink.now(takesAll)
+	sink.awaitKey(t, "k", "1", "2")
+	shows("", 0)
+	if n := len(sink.messages()); n != 1_102 {
+		t.Errorf("%d messages are published, want each of 1,102 once", n)
+	}
+}
+
+// Messages that wait are no holes of open transactions: with as many of both as may be, newer events come in each
+// round, however short it is.
+func TestWhatWaitsLeavesRoomForHoles(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	open := begin(t, db)
+	if _, err := open.Exec(t.Context(), `SELECT pg_current_xact_id()`); err != nil {
+		t.Fatal(err)
+	}
+	gaps(t, db, "gone", 900)
+	sink := &picky{refuses: takesNothing(relay.CodeFull)}
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 20*time.Millisecond) })
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT top FROM outbox.sinks`) == 1_800 },
+		func() string { return "the messages wait" })
+	for range 5 {
+		exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, key, content_type, payload)
+			VALUES (gen_random_uuid(), $1, 'there', 'other', 'text/plain', '1')`, outbox.RootTenant) // wakes nobody
+		was := len(sink.messages())
+		began := time.Now()
+		waitFor(t, func() bool { return len(sink.messages()) > was }, func() string { return "a newer message is published" })
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("a newer message took %v", took)
+		}
 	}
 }
 

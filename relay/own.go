@@ -55,6 +55,7 @@ type ownership struct {
 	published       int64     // since the last store
 	looked          time.Time // when it last looked for the oldest unpublished event
 	away            *away     // nil while the broker accepts messages
+	waits           *away     // nil while open transactions leave fewer than maxHoles
 	missing         *string   // ages of destinations; nil once stored
 	until           time.Time // end of the lease, by our clock
 	paused          bool
@@ -289,26 +290,33 @@ func (o *ownership) outage() *away {
 	return o.away
 }
 
-// wait makes maintain store whether the sink waits for open transactions.
+// wait makes maintain store whether the sink waits for open transactions. That is no outage: a destination, or the
+// broker, may accept nothing meanwhile.
 func (o *ownership) wait(waits bool) {
-	if !waits {
-		o.endWait()
-		return
-	}
 	err := fmt.Errorf("transactions that are open leave %d holes in the log, and more are not remembered", maxHoles)
-	o.publisher.complain(context.Background(), "sink waits", err)
-	o.setOutage(&away{time.Now(), CodeHoles, err.Error()})
+	if waits {
+		o.publisher.complain(context.Background(), "sink waits", err)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case waits == (o.waits != nil):
+		return
+	case waits:
+		o.waits = &away{time.Now(), CodeHoles, err.Error()}
+	default:
+		o.waits = nil
+	}
+	o.poke()
 }
 
-// endWait makes maintain store that the sink does not wait for open transactions. A destination may accept nothing
-// nevertheless.
-func (o *ownership) endWait() {
-	o.mu.Lock()
-	if o.away != nil && o.away.code == CodeHoles {
-		o.away = nil
+// shown returns what is stored of why the sink is stopped: an outage of the broker, or else that the sink waits for
+// open transactions, or else that it goes on without a destination. The caller holds the lock.
+func (o *ownership) shown() *away {
+	if o.waits != nil && (o.away == nil || isOfDestination(o.away.code)) {
+		return o.waits
 	}
-	o.mu.Unlock()
-	o.poke()
+	return o.away
 }
 
 func (o *ownership) poke() {
@@ -454,14 +462,14 @@ func (o *ownership) step() (_ *step, until time.Time) {
 	defer o.mu.Unlock()
 	p := o.publisher
 	s := &step{
-		published: o.published, away: o.away, looks: time.Since(o.looked) > waitsInterval,
+		published: o.published, away: o.shown(), looks: time.Since(o.looked) > waitsInterval,
 		params: sqlgen.AdvanceSinkParams{
 			Sink: p.name, Owner: p.owner, Epoch: o.epoch, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL),
 			Rewind: pgvalue.Interval(p.config.FailoverRewind), Published: o.published, Lazily: true, Missing: o.missing,
 		},
 	}
 	s.to(o.cursor)
-	if why := o.away; why != nil {
+	if why := s.away; why != nil {
 		s.params.AwayFor = pgvalue.Interval(time.Since(why.since))
 		s.params.AwayCode, s.params.AwayMessage = &why.code, &why.message
 	}

@@ -456,14 +456,10 @@ func nextPage(found <-chan page, replays <-chan *replayPage, replayed bool) (rea
 func (p *publisher) follow(ctx context.Context, o *ownership, c cursor, most, pages int, found chan<- page) error {
 	events := logReader{p.pool, o.timeline, p.shared}
 	var numbered time.Time
-	late := false   // the page before left newer events out
-	came := false   // to newer events, or to the end of the log: the round must know
-	waited := false // for open transactions
-	defer func() {
-		if waited {
-			o.wait(false)
-		}
-	}()
+	// The holes come first, so that newer events follow once all messages that wait for destinations have been read.
+	// They would count as holes of open transactions otherwise.
+	late := pages == 0 && len(c.holes) > 0
+	came := false // to newer events, or to the end of the log: the round must know
 	for n := 0; pages == 0 || n < pages; n++ {
 		read, err := events.read(ctx, c, most, late)
 		if err != nil {
@@ -479,10 +475,8 @@ func (p *publisher) follow(ctx context.Context, o *ownership, c cursor, most, pa
 			}
 		}
 		c = read.after
-		// While there are events at holes, these are not all of open transactions.
-		if waits := len(c.holes) >= maxHoles && pages == 0 && !read.late; waits != waited {
-			waited = waits
-			o.wait(waits)
+		if pages == 0 && !read.late {
+			o.wait(len(c.holes) >= maxHoles)
 		}
 		if !c.isNumbered() && time.Since(numbered) >= numberInterval {
 			numbered = time.Now()

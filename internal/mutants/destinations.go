@@ -81,6 +81,25 @@ var destinations = []Mutant{
 		Checks:    []Check{test("relay", "TestTooManyMessagesWait", "the sink says how many wait")},
 	},
 	{
+		Name:      "messages that wait for a destination count as holes of open transactions",
+		Breaks:    "beside a long transaction, every other message of a sink waits for a destination that is away",
+		Invariant: itsKeyOnly,
+		Edits:     []Edit{{"relay.publisher.follow", `late := pages == 0 && len(c.holes) > 0`, `late := false`}},
+		Checks:    []Check{test("relay", "TestWhatWaitsLeavesRoomForHoles", "a newer message is published")},
+	},
+	{
+		Name:      "an outage of a destination hides that a sink waits for transactions",
+		Breaks:    "an operator is told that a queue is full, and not that everything else of the sink stands still",
+		Invariant: bounded,
+		Edits: []Edit{{
+			"relay.ownership.shown", `(o.away == nil || isOfDestination(o.away.code))`, `o.away == nil`,
+		}},
+		Checks: []Check{
+			test("relay", "TestASinkWaitsForTransactionsThroughRounds", `the sink shows the code "relay_`),
+			test("relay", "TestAWaitKeepsTheOutageOfADestination", `want "relay_holes"`),
+		},
+	},
+	{
 		Name:      "a sink that is stuck does not name the key that fills it",
 		Breaks:    "an operator searches ten thousand messages for the one that the others are behind",
 		Invariant: bounded,
