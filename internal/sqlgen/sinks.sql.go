@@ -59,7 +59,7 @@ SELECT sink, top, holes_are.positions AS holes, coalesce(CASE WHEN state.owned T
        least(
            (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1),
            (SELECT event.at
-            FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole LIMIT 10000) AS first
+            FROM unnest(sinks.holes) AS hole
             CROSS JOIN LATERAL (
                 SELECT at FROM outbox.events WHERE position BETWEEN lower(hole) AND upper(hole) - 1 ORDER BY position LIMIT 1
             ) AS event
@@ -96,8 +96,8 @@ type ListSinksRow struct {
 }
 
 // ListSinks returns all sinks by name, with the end of the log and the oldest event that waits: after the sink's
-// position, or at one of its first ten thousand holes. A process whose lease has lapsed is no owner, and its state
-// is ignored.
+// position, or at one of its holes; behind 100 000 holes without an event, to find that one takes a second or two. A
+// process whose lease has lapsed is no owner, and its state is ignored.
 func (q *Queries) ListSinks(ctx context.Context) ([]ListSinksRow, error) {
 	rows, err := q.db.Query(ctx, ListSinks)
 	if err != nil {
