@@ -302,6 +302,42 @@ func TestRefusedMessagesWithoutAKey(t *testing.T) {
 	sink.await(t, "2", "4", "5")
 }
 
+// A held message of a topic that no route leads to the sink any more becomes a dead letter with a code of its own, which
+// the steps that give a destination a sink of its own dismiss. Meanwhile it blocks its key; the route alone decides, so
+// the message is published once the sink has one again.
+func TestAHeldMessageWithoutARoute(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &picky{refuses: tooLarge(bad)}
+	stop := start(t, db, sink, nil)
+	publish(t, db, "moved", "k", "bad 1")
+	dead := deadLetters(t, db, 1)
+	stop()
+	sink.now(takesAll)
+	retry := func() {
+		t.Helper()
+		end(t, func(ctx context.Context) error { return operator.New(db).Retry(ctx, dead) })
+	}
+	retry()
+	stop = start(t, db, sink, func(c *relay.Config) { c.Sinks[0].Routes[0].Topics = []string{"stays"} })
+	publish(t, db, "stays", "k", "2")
+	publish(t, db, "stays", "other", "3")
+	sink.awaitKey(t, "other", "3")
+	waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 2 },
+		func() string { return "the message behind it is held" })
+	deadLetters(t, db, 1)
+	if code := ask[string](t, db, `SELECT last_error_code FROM outbox.jobs WHERE status IN ('failed', 'dead')`); code != relay.CodeNoRoute {
+		t.Errorf("the dead letter has the code %q, want %q", code, relay.CodeNoRoute)
+	}
+	if got := sink.ofKey("k"); len(got) != 0 {
+		t.Errorf("these are published of the key: %q", got)
+	}
+	stop()
+	start(t, db, sink, nil)
+	retry()
+	sink.awaitKey(t, "k", "bad 1", "2")
+}
+
 // Beyond MaxHeld a sink stands still and says so, and nothing is lost.
 func TestTooManyRefusedMessagesStopTheSink(t *testing.T) {
 	t.Parallel()
