@@ -262,11 +262,15 @@ func (d *destinations) untilEnd() time.Duration {
 func (d *destinations) isOver() bool { return !d.ends.IsZero() && !time.Now().Before(d.ends) }
 
 // endRound begins a round in which all destinations are tried. Rounds become longer while one of them has accepted
-// nothing in two of them.
+// nothing in two of them. A silent destination for which nothing has waited in two of them is forgotten: its messages
+// have become jobs, or have no route to the sink any more.
 func (d *destinations) endRound() {
 	if len(d.before) == 0 {
 		d.retry.Reset()
 	}
+	maps.DeleteFunc(d.silent, func(destination string, _ *silence) bool {
+		return !d.before[destination] && !d.shut[destination]
+	})
 	*d = destinations{
 		now: d.now, since: d.since, changed: d.changed, retry: d.retry, before: d.shut, silent: d.silent, turns: d.turns,
 		waited: len(d.waiting),

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -35,6 +36,32 @@ func TestMissingDestinationsAreHandedOn(t *testing.T) {
 	}
 	if left := next.ages(); left != "{}" {
 		t.Errorf("%s are missing, and all were reached", left)
+	}
+}
+
+// A silent destination is forgotten when nothing waits for it any more, although none of its messages was answered: they
+// may have become jobs, behind a refused one of their key. It is remembered while they wait, tried or not.
+func TestASilentDestinationWithoutMessagesIsForgotten(t *testing.T) {
+	d := destinations{now: time.Now}
+	why := &failure{code: CodeSilent, err: errors.New("no answer")}
+	for _, name := range []string{"gone", "waits"} {
+		d.silences(name, "id of "+name, false)
+		d.silent[name].why = why
+		d.shuts(name, why)
+	}
+	for range 3 {
+		d.endRound()
+		if d.turn != "waits" && !d.shutUntried("waits") {
+			t.Error("two destinations are tried in one round")
+		}
+		d.shuts("waits", why)
+	}
+	d.endRound()
+	if d.silent["gone"] != nil {
+		t.Error("a destination for which nothing waits is still silent")
+	}
+	if d.silent["waits"] == nil {
+		t.Error("a destination whose messages wait is not silent any more")
 	}
 }
 

@@ -100,6 +100,24 @@ var destinations = []Mutant{
 		},
 	},
 	{
+		Name:      "a silent destination is remembered for ever",
+		Breaks:    "where each key has a destination of its own, the memory of a process grows with each outage",
+		Invariant: bounded,
+		Edits:     []Edit{{"relay.destinations.endRound", `return !d.before[destination] && !d.shut[destination]`, `return false`}},
+		Checks: []Check{
+			test("relay", "TestASilentDestinationWithoutMessagesIsForgotten", "for which nothing waits is still silent"),
+		},
+	},
+	{
+		Name:      "a held message without a route has the code of a refused one",
+		Breaks:    "an operator who gives a destination a sink of its own dismisses none of its messages, or too many",
+		Invariant: bounded,
+		Edits: []Edit{{
+			"relay.heldRunner.messageOfJob", `dispatcher.WithCode(CodeNoRoute,`, `dispatcher.WithCode(CodeRefused,`,
+		}},
+		Checks: []Check{test("relay", "TestAHeldMessageWithoutARoute", `want "relay_no_route"`)},
+	},
+	{
 		Name:      "a sink that is stuck does not name the key that fills it",
 		Breaks:    "an operator searches ten thousand messages for the one that the others are behind",
 		Invariant: bounded,
