@@ -33,7 +33,7 @@ func (e *examination) sinks(ctx context.Context) error {
 			e.find(Warning, fmt.Sprintf("sink %s is paused since %s; %s behind", s.Name,
 				s.PausedAt.UTC().Format(time.RFC3339), Count(s.Lag, "position")),
 				"posthaste relay resume "+s.Name)
-		case late && isOfDestination(s.AwayCode):
+		case late && s.LacksDestination():
 			e.find(Problem, fmt.Sprintf("sink %s publishes nothing to a destination since %s (%s): %s", s.Name,
 				s.AwaySince.UTC().Format(time.RFC3339), s.AwayCode, s.AwayReason),
 				"mend the destination or the route: messages to others go on while at most 50 000 wait, or 256 MiB of them")
@@ -117,13 +117,4 @@ func (e *examination) bridges(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// isOfDestination reports whether the code of an outage is that of a destination, while the sink goes on with others.
-func isOfDestination(code string) bool {
-	switch code {
-	case "relay_no_destination", "relay_full", "relay_no_leader", "relay_silent":
-		return true
-	}
-	return false
 }

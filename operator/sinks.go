@@ -77,6 +77,16 @@ const (
 	codeWaiting = "relay_waiting"
 )
 
+// LacksDestination reports whether what stops the sink is one of its destinations, while it goes on with others.
+// AwayReason names the destination.
+func (s Sink) LacksDestination() bool {
+	switch s.AwayCode {
+	case "relay_no_destination", "relay_full", "relay_no_leader", "relay_silent":
+		return true
+	}
+	return false
+}
+
 // State returns what the sink does: publishing, away, stuck (it has refused more messages than it may, or more wait for
 // destinations that accept nothing), paused, or waiting (for a process that publishes).
 func (s Sink) State() string {

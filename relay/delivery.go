@@ -205,7 +205,8 @@ func (d *delivery) judge(ctx context.Context, m *outgoing, err error, alone bool
 			refused = &RefusedError{CodeNoDestination, away.Err}
 			break
 		}
-		d.shut(ctx, m, failureOf(named(&d.events[m.index], err)))
+		err = fmt.Errorf("destination %s accepts nothing: %w", m.place, named(&d.events[m.index], err))
+		d.shut(ctx, m, failureOf(err))
 		return
 	case !isAway && alone && ctx.Err() == nil && d.o.destinations.isTrial(m.place, m.ID):
 		d.silentAgain(ctx, m, err)

@@ -55,8 +55,7 @@ type destinations struct {
 	lasts   time.Duration // for how long it then goes on; 0: without an end, because no destination is shut
 	ends    time.Time     // zero if it has no end, or none yet
 	shut    map[string]bool
-	first   string   // the first one of them
-	why     *failure // what it answered
+	why     *failure // what the first one of them answered
 	waiting []int64  // positions of the messages that wait
 	bytes   int      // of those messages
 	keys    keys     // of those messages
@@ -107,7 +106,7 @@ func (d *destinations) found(destination string) {
 // shuts records that messages to a destination wait for the next round.
 func (d *destinations) shuts(destination string, why *failure) {
 	if d.shut == nil {
-		d.first, d.why = destination, why
+		d.why = why
 	}
 	d.shut = with(d.shut, destination)
 	if d.lasts == 0 {
@@ -138,8 +137,8 @@ func (d *destinations) wait(e *Event) bool {
 func (d *destinations) tooMany() *failure {
 	d.newer = true
 	d.setEnd()
-	return &failure{code: CodeWaiting, err: fmt.Errorf("%d messages with %d bytes wait for %q or others, and more "+
-		"may not: %w", len(d.waiting), d.bytes, d.first, d.why.err)}
+	return &failure{code: CodeWaiting, err: fmt.Errorf("%d messages with %d bytes wait, and more may not: %w",
+		len(d.waiting), d.bytes, d.why.err)}
 }
 
 // waits returns how many messages wait. Until the round has come to newer events, it does not know about those that

@@ -72,6 +72,9 @@ func holdsUpNoOther(t *testing.T, code string, stops bool) {
 			func() string { return "the sink shows the code " + want })
 	}
 	away(code)
+	if why := ask[string](t, db, `SELECT away_message FROM outbox.sinks`); !strings.HasPrefix(why, "destination gone accepts nothing: ") {
+		t.Errorf("the sink says %q, and not which destination accepts nothing", why)
+	}
 	if n := len(sink.ofKey("k")); n != 0 {
 		t.Fatalf("%d messages of the key that waits are published", n)
 	}
@@ -271,7 +274,7 @@ func TestTooManyMessagesWait(t *testing.T) {
 	publish(t, db, "there", "other", "4")
 	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 100*time.Millisecond) })
 	waitFor(t, func() bool {
-		return strings.HasPrefix(ask[string](t, db, `SELECT coalesce(max(away_message), '') FROM outbox.sinks WHERE away_code = 'relay_waiting'`), `10 messages with 20 bytes wait for "gone"`)
+		return strings.HasPrefix(ask[string](t, db, `SELECT coalesce(max(away_message), '') FROM outbox.sinks WHERE away_code = 'relay_waiting'`), `10 messages with 20 bytes wait, and more may not: destination gone accepts nothing`)
 	}, func() string { return "the sink says how many wait" })
 	twoBeats(t, db)
 	if n := len(sink.messages()); n > 1 {
