@@ -39,8 +39,8 @@ func TestMissingDestinationsAreHandedOn(t *testing.T) {
 	}
 }
 
-// A silent destination is forgotten when nothing waits for it any more, although none of its messages was answered: they
-// may have become jobs, behind a refused one of their key. It is remembered while they wait, tried or not.
+// A silent destination is forgotten when nothing waits for it any more, although none of its messages was answered:
+// they may have become jobs, behind a refused one of their key. It is remembered while they wait, tried or not.
 func TestASilentDestinationWithoutMessagesIsForgotten(t *testing.T) {
 	d := destinations{now: time.Now}
 	why := &failure{code: CodeSilent, err: errors.New("no answer")}

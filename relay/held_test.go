@@ -302,9 +302,9 @@ func TestRefusedMessagesWithoutAKey(t *testing.T) {
 	sink.await(t, "2", "4", "5")
 }
 
-// A held message of a topic that no route leads to the sink any more becomes a dead letter with a code of its own, which
-// the steps that give a destination a sink of its own dismiss. Meanwhile it blocks its key; the route alone decides, so
-// the message is published once the sink has one again.
+// A held message of a topic that no route leads to the sink any more becomes a dead letter with a code of its own,
+// which the steps that give a destination a sink of its own dismiss. Meanwhile it blocks its key. The message is
+// published once the sink has a route for it again.
 func TestAHeldMessageWithoutARoute(t *testing.T) {
 	t.Parallel()
 	db := database(t)
