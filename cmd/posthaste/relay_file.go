@@ -323,28 +323,42 @@ func isSameTopic(a, b string) bool {
 }
 
 // servers returns host and port of each server.
-func (n *natsSpec) servers() []string { return serversOf(n.config().URLs, "4222") }
+func (n *natsSpec) servers() (all []string) {
+	for _, address := range n.config().URLs {
+		port := "4222"
+		switch scheme, _, _ := strings.Cut(strings.ToLower(address), "://"); scheme {
+		case "ws":
+			port = "80"
+		case "wss":
+			port = "443"
+		}
+		all = append(all, serverOf(address, port))
+	}
+	return all
+}
 
-func (k *kafkaSpec) servers() []string { return serversOf(k.config().Brokers, "9092") }
+func (k *kafkaSpec) servers() (all []string) {
+	for _, address := range k.config().Brokers {
+		all = append(all, serverOf(address, "9092"))
+	}
+	return all
+}
 
 // account returns what determines the account.
 func (n *natsSpec) account() string {
 	return fmt.Sprintf("%q", []text{n.CredentialsFile, n.NKeyFile, n.Token, n.TokenFile, n.User, n.CertificateFile})
 }
 
-// serversOf returns host and port of servers' addresses.
-func serversOf(addresses []string, port string) (all []string) {
-	for _, address := range addresses {
-		if _, rest, ok := strings.Cut(address, "://"); ok {
-			address = rest
-		}
-		address = strings.ToLower(strings.TrimSuffix(address, "/"))
-		if _, _, err := net.SplitHostPort(address); err != nil {
-			address = net.JoinHostPort(strings.Trim(address, "[]"), port)
-		}
-		all = append(all, address)
+// serverOf returns host and port of a server's address, with the port if it names none.
+func serverOf(address, port string) string {
+	if _, rest, ok := strings.Cut(address, "://"); ok {
+		address = rest
 	}
-	return all
+	address = strings.ToLower(strings.TrimSuffix(address, "/"))
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		address = net.JoinHostPort(strings.Trim(address, "[]"), port)
+	}
+	return address
 }
 
 func (r routeSpec) route() relay.Route {

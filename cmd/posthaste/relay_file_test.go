@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -144,6 +145,15 @@ func TestNamesAtOneBrokerAreCompared(t *testing.T) {
 		t.Error(err)
 	} else if f := c.sharedStreams(); len(f) != 1 || f[0].of != "b" || !strings.HasPrefix(f[0].What, "sink a publishes some of the topics job.*, order.paid") {
 		t.Errorf("of sinks that share a server and topics: %+v, want one finding of b", f)
+	}
+	for named, open := range map[string]string{
+		"nats://h:4222": "nats://h", "tls://h:4222": "tls://H/", "ws://h:80": "WS://h", "wss://h:443": "wss://h/",
+		"wss://[::1]:443": "wss://[::1]",
+	} {
+		of := func(url string) []string { return (&natsSpec{URL: text(url)}).servers() }
+		if one, other := of(named), of(open); !slices.Equal(one, other) {
+			t.Errorf("%s is the server %q, and %s is %q", named, one, open, other)
+		}
 	}
 	accounts := "bridges:\n  b: {nats: {url: \"nats://h\", credentialsFile: one}, stream: S, consumer: d, kind: k}\n" +
 		"  c: {nats: {url: \"nats://h\", credentialsFile: two}, stream: S, consumer: d, kind: k}\n"
