@@ -448,6 +448,9 @@ func TestEventsCarryTheirSpans(t *testing.T) {
 			spans[i].SpanContext().SpanID().String()).Scan(&events); err != nil || events != want {
 			t.Errorf("%d events have the context of span %d, want %d, %v", events, i, want, err)
 		}
+		if kind := spans[i].SpanKind(); kind != trace.SpanKindProducer {
+			t.Errorf("events are published in a %s", kind)
+		}
 	}
 	if !slices.Contains(spans[1].Attributes(), attribute.Int("messaging.batch.message_count", 2)) {
 		t.Errorf("attributes %v", spans[1].Attributes())
@@ -518,6 +521,9 @@ func TestAnEventIsPostedInItsOwnTrace(t *testing.T) {
 	post := r.named("post "+strings.TrimPrefix(receiver.URL, "http://"), 1)[0]
 	if post.Parent().SpanID() != made.SpanContext().SpanID() || !linked(post, sent.SpanContext()) || !linked(sent, made.SpanContext()) {
 		t.Errorf("the post is below %v with the links %v, the batch has %v", post.Parent(), post.Links(), sent.Links())
+	}
+	if sent.SpanKind() != trace.SpanKindProducer || post.SpanKind() != trace.SpanKindClient {
+		t.Errorf("the batch is a %s, and the post a %s", sent.SpanKind(), post.SpanKind())
 	}
 	want := "00-" + post.SpanContext().TraceID().String() + "-" + post.SpanContext().SpanID().String() + "-01"
 	if parents := header.Values("Traceparent"); len(parents) != 1 || parents[0] != want {

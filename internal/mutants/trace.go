@@ -40,6 +40,18 @@ var traces = []Mutant{
 		},
 	},
 	{
+		Name:      "an event is published by a consumer",
+		Breaks:    "a backend that pairs producers with consumers shows none for events",
+		Invariant: "Traces follow jobs",
+		Edits: []Edit{{
+			"tracing.kindOf", `case engine.OpProcess:`, `case engine.OpProcess, engine.OpPublish, engine.OpSend:`,
+		}},
+		Checks: []Check{
+			test("tracing", "TestEventsCarryTheirSpans", "events are published in a consumer"),
+			test("tracing", "TestAnEventIsPostedInItsOwnTrace", "the batch is a consumer"),
+		},
+	},
+	{
 		Name:      "a job is beside its request",
 		Breaks:    "nobody sees which request of the API has stored a job",
 		Invariant: "Traces follow jobs",
