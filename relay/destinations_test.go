@@ -266,7 +266,12 @@ func TestARoundComesToNewerMessages(t *testing.T) {
 // So many messages wait for a destination that no more may: the sink stands still, says so by a code of its own, and
 // tries again.
 func TestTooManyMessagesWait(t *testing.T) {
-	relay.LimitWaiting(t, 10)
+	t.Run("messages", func(t *testing.T) { tooManyWait(t, 10, 0) })
+	t.Run("bytes", func(t *testing.T) { tooManyWait(t, 0, 20) })
+}
+
+func tooManyWait(t *testing.T, messages, bytes int) {
+	relay.LimitWaiting(t, messages, bytes)
 	db := database(t)
 	sink := &picky{refuses: takesNothing(relay.CodeFull)}
 	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload)
@@ -292,7 +297,7 @@ func TestTooManyMessagesWait(t *testing.T) {
 // While the sink stands still because too many messages wait, it publishes nothing newer, even if that is in the page
 // of the first message that may not wait: there would be more and more holes.
 func TestNothingNewerIsPublishedWhileTooManyWait(t *testing.T) {
-	relay.LimitWaiting(t, 1500)
+	relay.LimitWaiting(t, 1500, 0)
 	db := database(t)
 	sink := &picky{refuses: takesNothing(relay.CodeFull)}
 	exec(t, db, `INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload)
@@ -326,7 +331,7 @@ func TestNothingNewerIsPublishedWhileTooManyWait(t *testing.T) {
 // A message without an answer is met while as many messages wait as may: the search for another one does not keep the
 // round from its end, and the sink notices that the destination accepts messages again.
 func TestASearchEndsWhenTooManyWait(t *testing.T) {
-	relay.LimitWaiting(t, 10)
+	relay.LimitWaiting(t, 10, 0)
 	db := database(t)
 	full := func(m relay.Message) error {
 		if bad(m) {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"testing"
 	"time"
 
@@ -27,9 +28,10 @@ func (c *Config) SetOutage(least, most time.Duration) {
 	c.outage = backoff.Backoff{Min: least, Max: most}
 }
 
-// LimitWaiting sets how many messages may wait for destinations, until the test ends.
-func LimitWaiting(t testing.TB, n int) {
-	was := maxWaiting
-	maxWaiting = n
-	t.Cleanup(func() { maxWaiting = was })
+// LimitWaiting sets how many messages, and bytes of them, may wait for destinations, until the test ends; 0 sets no
+// other limit.
+func LimitWaiting(t testing.TB, messages, bytes int) {
+	was, wasBytes := maxWaiting, maxWaitingBytes
+	maxWaiting, maxWaitingBytes = cmp.Or(messages, was), cmp.Or(bytes, wasBytes)
+	t.Cleanup(func() { maxWaiting, maxWaitingBytes = was, wasBytes })
 }

@@ -78,7 +78,7 @@ var destinations = []Mutant{
 		Breaks:    "an operator is told that a queue is full, and not that everything else of the sink stands still",
 		Invariant: bounded,
 		Edits:     []Edit{{"relay.destinations.tooMany", `code: CodeWaiting`, `code: d.why.code`}},
-		Checks:    []Check{test("relay", "TestTooManyMessagesWait", "the sink says how many wait")},
+		Checks:    []Check{test("relay", "TestTooManyMessagesWait/messages", "the sink says how many wait")},
 	},
 	{
 		Name:      "messages that wait for a destination count as holes of open transactions",
@@ -116,6 +116,54 @@ var destinations = []Mutant{
 			"relay.heldRunner.messageOfJob", `dispatcher.WithCode(CodeNoRoute,`, `dispatcher.WithCode(CodeRefused,`,
 		}},
 		Checks: []Check{test("relay", "TestAHeldMessageWithoutARoute", `want "relay_no_route"`)},
+	},
+	{
+		Name:      "any number of bytes wait for a destination",
+		Breaks:    "a destination of large messages that is away takes gigabytes of the database's time in each round",
+		Invariant: bounded,
+		Edits:     []Edit{{"relay.destinations.wait", ` || d.bytes >= maxWaitingBytes`, ``}},
+		Checks:    []Check{test("relay", "TestTooManyMessagesWait/bytes", "the sink says how many wait")},
+	},
+	{
+		Name:      "a batch goes on behind a message that may not wait",
+		Breaks:    "while a sink stands still, what it publishes leaves more holes around what waits than may wait",
+		Invariant: bounded,
+		Edits: []Edit{{"relay.delivery.batch", `				break events
+			}
+		case err == nil && destinations.isTrial`, `				waits.add(e)
+			}
+		case err == nil && destinations.isTrial`}},
+		Checks: []Check{test("relay", "TestNothingNewerIsPublishedWhileTooManyWait", "messages are published")},
+	},
+	{
+		Name:      "a run of holes counts as one",
+		Breaks:    "a page of messages that wait side by side has the database read and sort all of them, again and again",
+		Invariant: bounded,
+		Edits: []Edit{{
+			"relay.logReader.atHoles", `positions += holes[n].high - holes[n].low + 1`, `positions++`,
+		}},
+		Checks: []Check{test("relay", "TestAPageLooksAtTheRunsThatFillIt", "events are fetched for a page")},
+	},
+	{
+		Name:      "a sink that stands still looks in each round as if it went on",
+		Breaks:    "an alert on a sink for which too many messages wait ends and begins again with each round",
+		Invariant: bounded,
+		Edits: []Edit{{
+			"relay.ownership.showShut", `case before && was.code == CodeWaiting && !o.destinations.newer:`,
+			`case false:`,
+		}},
+		Checks: []Check{
+			test("relay", "TestNothingNewerIsPublishedWhileTooManyWait", "while it reads again what waits, the sink has the code"),
+		},
+	},
+	{
+		Name:      "an outage of a destination has no end",
+		Breaks:    "a sink shows for ever that a destination accepts nothing, although it has accepted all that waited",
+		Invariant: bounded,
+		Edits:     []Edit{{"relay.ownership.showShut", `case why == nil && known && before:`, `case why == nil && known && before && false:`}},
+		Checks: []Check{
+			test("relay", "TestADestinationThatIsAwayHoldsUpNoOther/relay_full$", `the sink shows the code `),
+		},
 	},
 	{
 		Name:      "a sink that is stuck does not name the key that fills it",

@@ -395,7 +395,7 @@ ORDER BY xid, position
 		Breaks:    "a destination that is away for days takes the memory of the process, and all that waits is read every minute",
 		Invariant: "What a sink refuses is bounded",
 		Edits:     []Edit{{"relay.destinations.wait", `len(d.waiting) >= maxWaiting ||`, ``}},
-		Checks:    []Check{test("relay", "TestTooManyMessagesWait", "the sink says how many wait")},
+		Checks:    []Check{test("relay", "TestTooManyMessagesWait/messages", "the sink says how many wait")},
 	},
 	{
 		Name:      "a replay moves the cursor",
