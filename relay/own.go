@@ -293,21 +293,18 @@ func (o *ownership) outage() *away {
 // wait makes maintain store whether the sink waits for open transactions. That is no outage: a destination, or the
 // broker, may accept nothing meanwhile.
 func (o *ownership) wait(waits bool) {
-	err := fmt.Errorf("transactions that are open leave %d holes in the log, and more are not remembered", maxHoles)
+	var why *away
 	if waits {
+		err := fmt.Errorf("transactions that are open leave %d holes in the log, and more are not remembered", maxHoles)
 		o.publisher.complain(context.Background(), "sink waits", err)
+		why = &away{time.Now(), CodeHoles, err.Error()}
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch {
-	case waits == (o.waits != nil):
-		return
-	case waits:
-		o.waits = &away{time.Now(), CodeHoles, err.Error()}
-	default:
-		o.waits = nil
+	if waits != (o.waits != nil) {
+		o.waits = why
+		o.poke()
 	}
-	o.poke()
 }
 
 // shown returns what is stored of why the sink is stopped: an outage of the broker, or else that the sink waits for
