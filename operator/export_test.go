@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -47,8 +48,8 @@ func (o *Operator) FirstLetters(ctx context.Context, f DeadLetterFilter, before 
 	return page, err
 }
 
-// Planned returns the operator, which adds to plans the server's plan of each statement that it runs by index, with
-// the rows that it read.
+// Planned returns the operator, which adds to plans the server's plan of each question that it asks in a transaction,
+// and of each insertion, with the rows and the buffers that it read.
 func (o *Operator) Planned(plans *[]string) *Operator {
 	planned := *o
 	planned.txs = planning{o.pool, plans}
@@ -71,12 +72,27 @@ type plannedTx struct {
 }
 
 func (tx plannedTx) explain(ctx context.Context, sql string, args []any) {
-	rows, _ := tx.Tx.Query(ctx, "EXPLAIN (ANALYZE, TIMING OFF) "+sql, args...) // its error is the next one's
+	rows, _ := tx.Tx.Query(ctx, "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) "+sql, args...) // its error is the next one's
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		lines = []string{err.Error()}
 	}
 	*tx.plans = append(*tx.plans, strings.Join(lines, "\n"))
+}
+
+// Exec explains an insertion in a savepoint: to explain it with its rows is to insert them.
+func (tx plannedTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if strings.HasPrefix(sql, "INSERT") {
+		inner, err := tx.Tx.Begin(ctx)
+		if err != nil {
+			return pgconn.CommandTag{}, err
+		}
+		plannedTx{inner, tx.plans}.explain(ctx, sql, args)
+		if err := inner.Rollback(ctx); err != nil {
+			return pgconn.CommandTag{}, err
+		}
+	}
+	return tx.Tx.Exec(ctx, sql, args...)
 }
 
 func (tx plannedTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {

@@ -350,7 +350,7 @@ func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err 
 	bound, cancel := context.WithTimeout(ctx, 3*statementTimeout)
 	defer cancel()
 	everything := WithTenant(bound, outbox.ID{})
-	err = pgx.BeginFunc(everything, o.pool, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(everything, o.txs, func(tx pgx.Tx) error {
 		taken, err := sqlgen.New(tx).TakeOperation(bound, steppedActs())
 		if err != nil || len(taken) == 0 {
 			again = operationPoll

@@ -1,6 +1,9 @@
 package operator_test
 
 import (
+	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -116,4 +119,71 @@ func TestAnOperationThatWasCountedElsewhereStoresNothing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A tenant's operation reads the tenant's jobs, however many others have that are older, newer, or in between.
+func TestAnOperationOfATenantReadsItsJobsOnly(t *testing.T) {
+	t.Parallel()
+	_, db := newRig(t)
+	runner := operator.New(pgtest.Login(t, db, "outbox_api"))
+	mine, other := outbox.NewID(), outbox.NewID()
+	open(t, db, other, "mail", "pending", 60_000)
+	open(t, db, outbox.RootTenant, "mail", "pending", 10_000)
+	open(t, db, mine, "mail", "pending", 11_000)
+	open(t, db, other, "mail", "pending", 60_000)
+	open(t, db, mine, "mail", "pending", 11_000)
+	open(t, db, other, "mail", "pending", 60_000)
+	exec(t, db, `ANALYZE outbox.jobs`)
+	tied := operator.WithTenant(t.Context(), mine)
+	op, err := runner.StartOperation(tied, operator.OperationSpec{Act: operator.CancelJobs, Jobs: operator.OpenFilter{Tenant: mine}})
+	if err != nil || op.Matched != 22_000 {
+		t.Fatalf("started %+v, %v; want 22 000", op, err)
+	}
+	var plans []string
+	if _, err := runner.Planned(&plans).StepOperation(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := number(t, db, `SELECT count(*) FROM outbox.operation_jobs`); n != 22_000 {
+		t.Errorf("the first step has stored %d jobs, want all 22 000", n)
+	}
+	seen := 0
+	for _, plan := range plans {
+		scan := scanOfJobs(plan)
+		if scan == "" {
+			continue
+		}
+		seen++
+		if read := buffersOf(t, scan); read > 25_000 { // a row's page, at most, for each row: 202 000 have others'
+			t.Errorf("it read %d buffers of 22 000 jobs:\n%s", read, plan)
+		}
+		if !strings.Contains(scan, "jobs_tenant_idx") {
+			t.Errorf("it read what is not the tenant's:\n%s", plan)
+		}
+	}
+	if seen != 2 {
+		t.Errorf("%d statements have read jobs, want where the step ends, and its jobs:\n%s", seen, strings.Join(plans, "\n\n"))
+	}
+}
+
+// scanOfJobs returns the lines of a plan from its scan of outbox.jobs on; "" if it has none.
+func scanOfJobs(plan string) string {
+	at := regexp.MustCompile(`Scan.* on jobs `).FindStringIndex(plan)
+	if at == nil {
+		return ""
+	}
+	return plan[at[0]:]
+}
+
+// buffersOf returns how many buffers the first node of the plan has read.
+func buffersOf(t *testing.T, plan string) (buffers int) {
+	t.Helper()
+	line := regexp.MustCompile(`Buffers: shared.*`).FindString(plan)
+	for _, n := range regexp.MustCompile(`(?:hit|read)=(\d+)`).FindAllStringSubmatch(line, -1) {
+		read, _ := strconv.Atoi(n[1])
+		buffers += read
+	}
+	if buffers == 0 {
+		t.Fatalf("the plan names no buffers:\n%s", plan)
+	}
+	return buffers
 }
