@@ -79,3 +79,42 @@ func TestMarksOfAQueueAreItsNewest(t *testing.T) {
 		})
 	}
 }
+
+// Others' acts on the keys of a queue, however many, do not make a reader of one tenant's read them all.
+func TestOthersActsOnAQueueAreReadUpToABound(t *testing.T) {
+	t.Parallel()
+	owner, db := newRig(t)
+	mine, other := outbox.NewID(), outbox.NewID()
+	acts := func(tenant outbox.ID, request string, n int) {
+		exec(t, db, `INSERT INTO outbox.audit (actor, act, queue, tenant_id, request_id)
+			SELECT 'ada', 'key.release', 'mail', $1, $2 FROM generate_series(1, $3::integer)`, tenant, request, n)
+	}
+	acts(mine, "early", 1)
+	acts(other, "other", 5200)
+	acts(mine, "late", 1)
+	acts(other, "other", 1000)
+	exec(t, db, `ANALYZE outbox.audit`)
+	var plans []string
+	tied := operator.New(pgtest.Login(t, db, "outbox_api")).Planned(&plans)
+	now := time.Now()
+	series := operator.SeriesFilter{Since: now.Add(-time.Hour), Until: now.Add(time.Hour), Step: time.Minute, Queue: "mail", Tenant: mine}
+	for name, o := range map[string]*operator.Operator{"the owner": owner, "a tied login": tied} {
+		ctx := operator.WithTenant(t.Context(), mine)
+		marks, err := o.Marks(ctx, series)
+		if err != nil || len(marks) != 2 || marks[0].Act.RequestID != "early" || marks[1].Act.RequestID != "late" {
+			t.Errorf("%s: marks = %+v, %v; want the tenant's two acts, the earlier as one of its newest", name, marks, err)
+		}
+		entries, err := o.QueueActs(ctx, "mail", mine, 10)
+		if err != nil || len(entries) != 1 || entries[0].RequestID != "late" {
+			t.Errorf("%s: entries = %+v, %v; want the tenant's act among the newest", name, entries, err)
+		}
+	}
+	for _, plan := range plans {
+		if read := rowsRead(t, plan); read > 5100 {
+			t.Errorf("%d rows are read:\n%s", read, plan)
+		}
+	}
+	if entries, err := tied.QueueActs(operator.WithTenant(t.Context(), outbox.ID{}), "mail", outbox.ID{}, 10); err != nil || len(entries) != 10 {
+		t.Errorf("of all tenants: %d entries, %v; want 10", len(entries), err)
+	}
+}

@@ -29,8 +29,8 @@ ORDER BY audit.id DESC
 LIMIT @max_rows;
 
 -- name: ListQueueActs :many
--- ListQueueActs returns up to @max_rows acts on a queue and its keys, but not on its jobs, newest first. It reads no
--- others: they have an index.
+-- ListQueueActs returns up to @max_rows acts on a queue and its keys, but not on its jobs, with an id above @after_id,
+-- newest first. It reads no others: they have an index.
 SELECT id, at, actor, act, tenant_id, job_id, coalesce(queue, '')::text AS queue, coalesce(target, '')::text AS target,
        before::jsonb AS before, 0::integer AS payload_bytes,
        after, coalesce(reason, '')::text AS reason, coalesce(request_id, '')::text AS request_id
@@ -38,9 +38,24 @@ FROM outbox.audit
 WHERE audit.queue = @queue::text
   AND audit.job_id IS NULL
   AND audit.queue IS NOT NULL
+  AND audit.id > @after_id
   AND (sqlc.narg(tenant_id)::uuid IS NULL OR audit.tenant_id = sqlc.narg(tenant_id))
 ORDER BY audit.id DESC
 LIMIT @max_rows;
+
+-- name: FindQueueActsReach :one
+-- FindQueueActsReach returns the id of the act after the newest @max_rows on a queue and its keys, by whichever tenant;
+-- 0 if there are no more. The index has no tenant: a list of one tenant's acts stops there, however few it has found.
+-- Row-level security would leave out rows that the list reads all the same: see BindTenant.
+SELECT coalesce((
+    SELECT audit.id
+    FROM outbox.audit
+    WHERE audit.queue = @queue::text
+      AND audit.job_id IS NULL
+      AND audit.queue IS NOT NULL
+    ORDER BY audit.id DESC
+    LIMIT 1 OFFSET @max_rows::integer
+), 0)::bigint AS id;
 
 -- name: ListOthersActs :many
 -- ListOthersActs returns up to @max_rows acts that changed a job, newest first, with the job's status and error code

@@ -319,7 +319,7 @@ LIMIT 10000;
 -- tenant, so that its cost does not depend on the length of the audit; and at the newest @max_rows acts on the queue
 -- and its keys, which have an index: no act on many jobs hides them.
 WITH recent AS (
-    SELECT audit.at, audit.actor, audit.act, audit.queue, audit.target, audit.reason, audit.request_id, audit.job_id
+    SELECT audit.id, audit.at, audit.actor, audit.act, audit.queue, audit.target, audit.reason, audit.request_id, audit.job_id
     FROM outbox.audit
     WHERE (sqlc.narg(tenant_id)::uuid IS NULL OR audit.tenant_id = sqlc.narg(tenant_id)::uuid)
     ORDER BY audit.id DESC
@@ -330,6 +330,7 @@ WITH recent AS (
     WHERE audit.queue = @queue::text
       AND audit.job_id IS NULL
       AND audit.queue IS NOT NULL
+      AND audit.id > @after_id::bigint
       AND (sqlc.narg(tenant_id)::uuid IS NULL OR audit.tenant_id = sqlc.narg(tenant_id)::uuid)
     ORDER BY audit.id DESC
     LIMIT @max_rows::integer
@@ -343,7 +344,7 @@ WITH recent AS (
     SELECT recent.at, ''::text AS build, recent.actor, recent.act, coalesce(recent.queue, '') AS queue, coalesce(recent.target, '') AS target,
            coalesce(recent.reason, '') AS reason, coalesce(recent.request_id, '') AS request_id
     FROM recent
-    WHERE (@queue::text = '' OR recent.queue = @queue::text AND recent.job_id IS NOT NULL)
+    WHERE (@queue::text = '' OR recent.queue = @queue::text AND (recent.job_id IS NOT NULL OR recent.id <= @after_id))
     UNION ALL
     SELECT on_queue.at, '', on_queue.actor, on_queue.act, on_queue.queue, coalesce(on_queue.target, ''),
            coalesce(on_queue.reason, ''), coalesce(on_queue.request_id, '')

@@ -53,6 +53,28 @@ func (q *Queries) FindAuditReach(ctx context.Context, arg FindAuditReachParams) 
 	return items, nil
 }
 
+const FindQueueActsReach = `-- name: FindQueueActsReach :one
+SELECT coalesce((
+    SELECT audit.id
+    FROM outbox.audit
+    WHERE audit.queue = $1::text
+      AND audit.job_id IS NULL
+      AND audit.queue IS NOT NULL
+    ORDER BY audit.id DESC
+    LIMIT 1 OFFSET $2::integer
+), 0)::bigint AS id
+`
+
+// FindQueueActsReach returns the id of the act after the newest @max_rows on a queue and its keys, by whichever tenant;
+// 0 if there are no more. The index has no tenant: a list of one tenant's acts stops there, however few it has found.
+// Row-level security would leave out rows that the list reads all the same: see BindTenant.
+func (q *Queries) FindQueueActsReach(ctx context.Context, queue string, maxRows int32) (int64, error) {
+	row := q.db.QueryRow(ctx, FindQueueActsReach, queue, maxRows)
+	var id int64
+	err := row.Scan(&id)
+	return id, err
+}
+
 const FindUnchainedAudit = `-- name: FindUnchainedAudit :one
 WITH act AS MATERIALIZED (
     SELECT audit.id, NOT EXISTS (SELECT FROM outbox.audit_chain WHERE audit_chain.audit_id = audit.id) AS unchained
@@ -313,13 +335,15 @@ FROM outbox.audit
 WHERE audit.queue = $1::text
   AND audit.job_id IS NULL
   AND audit.queue IS NOT NULL
-  AND ($2::uuid IS NULL OR audit.tenant_id = $2)
+  AND audit.id > $2
+  AND ($3::uuid IS NULL OR audit.tenant_id = $3)
 ORDER BY audit.id DESC
-LIMIT $3
+LIMIT $4
 `
 
 type ListQueueActsParams struct {
 	Queue    string
+	AfterID  int64
 	TenantID pgtype.UUID
 	MaxRows  int32
 }
@@ -340,10 +364,15 @@ type ListQueueActsRow struct {
 	RequestID    string
 }
 
-// ListQueueActs returns up to @max_rows acts on a queue and its keys, but not on its jobs, newest first. It reads no
-// others: they have an index.
+// ListQueueActs returns up to @max_rows acts on a queue and its keys, but not on its jobs, with an id above @after_id,
+// newest first. It reads no others: they have an index.
 func (q *Queries) ListQueueActs(ctx context.Context, arg ListQueueActsParams) ([]ListQueueActsRow, error) {
-	rows, err := q.db.Query(ctx, ListQueueActs, arg.Queue, arg.TenantID, arg.MaxRows)
+	rows, err := q.db.Query(ctx, ListQueueActs,
+		arg.Queue,
+		arg.AfterID,
+		arg.TenantID,
+		arg.MaxRows,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ func (q *Queries) ForgetLater(ctx context.Context) error {
 
 const ListMarks = `-- name: ListMarks :many
 WITH recent AS (
-    SELECT audit.at, audit.actor, audit.act, audit.queue, audit.target, audit.reason, audit.request_id, audit.job_id
+    SELECT audit.id, audit.at, audit.actor, audit.act, audit.queue, audit.target, audit.reason, audit.request_id, audit.job_id
     FROM outbox.audit
     WHERE ($3::uuid IS NULL OR audit.tenant_id = $3::uuid)
     ORDER BY audit.id DESC
@@ -46,6 +46,7 @@ WITH recent AS (
     WHERE audit.queue = $5::text
       AND audit.job_id IS NULL
       AND audit.queue IS NOT NULL
+      AND audit.id > $6::bigint
       AND ($3::uuid IS NULL OR audit.tenant_id = $3::uuid)
     ORDER BY audit.id DESC
     LIMIT $4::integer
@@ -59,7 +60,7 @@ WITH recent AS (
     SELECT recent.at, ''::text AS build, recent.actor, recent.act, coalesce(recent.queue, '') AS queue, coalesce(recent.target, '') AS target,
            coalesce(recent.reason, '') AS reason, coalesce(recent.request_id, '') AS request_id
     FROM recent
-    WHERE ($5::text = '' OR recent.queue = $5::text AND recent.job_id IS NOT NULL)
+    WHERE ($5::text = '' OR recent.queue = $5::text AND (recent.job_id IS NOT NULL OR recent.id <= $6))
     UNION ALL
     SELECT on_queue.at, '', on_queue.actor, on_queue.act, on_queue.queue, coalesce(on_queue.target, ''),
            coalesce(on_queue.reason, ''), coalesce(on_queue.request_id, '')
@@ -83,6 +84,7 @@ type ListMarksParams struct {
 	TenantID pgtype.UUID
 	MaxRows  int32
 	Queue    string
+	AfterID  int64
 }
 
 type ListMarksRow struct {
@@ -107,6 +109,7 @@ func (q *Queries) ListMarks(ctx context.Context, arg ListMarksParams) ([]ListMar
 		arg.TenantID,
 		arg.MaxRows,
 		arg.Queue,
+		arg.AfterID,
 	)
 	if err != nil {
 		return nil, err
