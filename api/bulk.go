@@ -19,7 +19,7 @@ const maxBulk = 1000
 type Bulk struct {
 	IDs    []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" format:"uuid"`
 	Filter *Filter  `json:"filter,omitempty" empty:"leave it out to mean any" doc:"At least one condition. The default statuses are dead letters for retry and dismiss, held jobs for release, and waiting and running jobs for cancel"`
-	While  []string `json:"while,omitempty" empty:"leave it out to mean any" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,cancelled" doc:"With ids: act only on jobs that are in one of these statuses when their turn comes. With a filter, its statuses apply"`
+	While  []string `json:"while,omitempty" empty:"leave it out to mean any" nullable:"false" enum:"created,pending,blocked,running,retrying,failed,dead,cancelled" doc:"With ids: act only on jobs that are in one of these statuses when their turn comes. With a filter, its statuses apply, and a job to which something has happened since it was found is refused"`
 	Epochs []int64  `json:"epochs,omitempty" empty:"leave it out to mean any" maxItems:"1000" nullable:"false" doc:"With ids: the epoch of each, in the same order, as internals show it. Act only on jobs that still have it: nothing has happened to them since"`
 	DryRun bool     `json:"dryRun,omitempty" doc:"Only list the jobs that it would act on"`
 	Reason string   `json:"reason,omitempty" maxLength:"2000" doc:"For the audit"`
@@ -295,7 +295,8 @@ func (s *server) look(ctx context.Context, jobs []candidate) error {
 }
 
 // byFilter reads page after page, newest first, while there is time. Each page takes bounded time, but may contain few
-// of many jobs.
+// of many jobs. A job is meant in the epoch in which it was found: one that has run since may have another worker or
+// error, and no longer match.
 func (s *server) byFilter(ctx context.Context, filter operator.Filter,
 	enough time.Time,
 ) (jobs []candidate, next string, err error) {
@@ -306,7 +307,7 @@ func (s *server) byFilter(ctx context.Context, filter operator.Filter,
 			return nil, "", err
 		}
 		for _, job := range page.Jobs {
-			jobs = append(jobs, candidate{id: job.ID, status: job.Status, found: true})
+			jobs = append(jobs, candidate{id: job.ID, status: job.Status, found: true, meant: &job.Epoch})
 		}
 		switch filter.Before = page.Next; {
 		case page.Next.IsZero():

@@ -98,6 +98,37 @@ func TestAnActOnManySurvivesALockedJob(t *testing.T) {
 	}
 }
 
+// A dead letter that was found, and ran and died again before its turn, is another one: nobody has asked to repeat it.
+func TestAnActByFilterIsOnTheAttemptsThatWereFound(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).as("operator-a")
+	moved, first := r.reach(outbox.Dead), r.reach(outbox.Dead) // newest first
+	tx, err := r.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }() // in case of a failure
+	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.jobs WHERE id = $1 FOR UPDATE`, first); err != nil {
+		t.Fatal(err)
+	}
+	answer := make(chan response)
+	go func() { answer <- r.post("/jobs/retry", `{"filter":{"kind":"mail"}}`) }()
+	r.waitFor(1, "acts that wait for the first job", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	// Somebody replays the other, and its attempt fails as before.
+	if _, err := r.db.Exec(t.Context(), `UPDATE outbox.jobs SET epoch = epoch + 2 WHERE id = $1`, moved); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := api.BulkResult{Done: 1, Refused: 1, Jobs: []api.Outcome{{ID: first}, {ID: moved, Code: "job_status_conflict"}}}
+	var got api.BulkResult
+	(<-answer).want(200, &got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("retry (-want +got):\n%s", diff)
+	}
+}
+
 // When there is no time for the rest, the answer says what was done, and what to ask
 // for next.
 func TestAnActOnManyThatTakesLongTellsHowFarItCame(t *testing.T) {
