@@ -81,6 +81,8 @@ type Operation struct {
 	Edit          JobEdit          `json:"edit,omitzero" doc:"The new values, of edit"`
 	RatePerSecond float64          `json:"ratePerSecond,omitempty"`
 	Matched       int64            `json:"matched" doc:"Number of jobs at the start"`
+	Collecting    bool             `json:"collecting,omitempty" doc:"Nothing is done yet: of many open jobs, it stores first which ones it concerns"`
+	Collected     int64            `json:"collected,omitempty" doc:"While collecting: number of jobs stored so far"`
 	Done          int64            `json:"done"`
 	Passed        int64            `json:"passed" doc:"Number skipped, because they have changed meanwhile or their deadline has passed"`
 	Actor         string           `json:"actor"`
@@ -120,7 +122,7 @@ func operationOf(ctx context.Context, o operator.Operation) Operation {
 	}
 	v := Operation{
 		ID: o.ID.String(), Tenant: textOfID(o.Tenant), Act: string(o.Act), State: "running", RatePerSecond: o.PerSecond,
-		Matched: o.Matched, Done: o.Done, Passed: o.Passed,
+		Matched: o.Matched, Collecting: o.Collecting, Collected: o.Collected, Done: o.Done, Passed: o.Passed,
 		Actor: o.Actor, Reason: o.Reason, AuditID: o.RequestID, StartedAt: utc(o.StartedAt),
 		StoppedAt: utc(o.StoppedAt), FinishedAt: utc(o.FinishedAt), Failure: o.Failure,
 	}

@@ -106,3 +106,21 @@ func TestAnOperationOnOpenJobsIsWhatWasPreviewed(t *testing.T) {
 	r.as("operator-a").get("/operations?cursor=x").problem(422, "invalid_input")
 	r.as("operator-a").post("/operations", `{"act":"cancel","jobs":{"tenant":"`+tenantB.String()+`"}}`).problem(403, "forbidden")
 }
+
+// An operation that stores the jobs it concerns, because they are many, says how many it has stored.
+func TestAnOperationThatCollectsItsJobsSaysHowFarItIs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).as("operator-a")
+	id := outbox.NewID()
+	if _, err := r.db.Exec(t.Context(), `INSERT INTO outbox.operations (id, tenant_id, act, open_act, next_at, open_at, filter, per_second, matched, actor, reason, request_id)
+		VALUES ($1, $2, 'replay', 'collect cancel', 'infinity', now(), '{"kind":"mail","statuses":["pending"],"as_of":"3:3:@0","collected":50000}', 0, 120000, 'ada', '', '')`, id, tenantA); err != nil {
+		t.Fatal(err)
+	}
+	var op api.Operation
+	if r.get("/operations/"+id.String()).want(200, &op); !op.Collecting || op.Collected != 50_000 || op.Act != "cancel" || op.State != "running" {
+		t.Errorf("it is %+v, want it collecting, with 50 000 jobs", op)
+	}
+	if r.post("/operations/"+id.String()+"/stop", "").want(200, &op); !op.Collecting || op.Collected != 50_000 || op.State != "stopped" {
+		t.Errorf("stopped, it is %+v, want it collecting, with 50 000 jobs", op)
+	}
+}

@@ -306,6 +306,8 @@ func progressOfOperation(o operator.Operation) (kind, word string) {
 		return "paused", "stopped"
 	case o.Failure != "":
 		return "bad", "tries again"
+	case o.Collecting:
+		return "run", "collecting"
 	}
 	return "run", "going on"
 }
@@ -354,6 +356,9 @@ func restOf(o operator.Operation) string {
 
 // didOf describes how much an operation has done.
 func didOf(o operator.Operation) string {
+	if o.Collecting { // what it concerns, before it acts on the first of them
+		return fmt.Sprintf("collecting: %s of %s so far", number(o.Collected), number(o.Matched))
+	}
 	verbs := map[operator.OperationAct]string{
 		operator.ReplayLetters: "replayed", operator.DismissLetters: "dismissed",
 		operator.CancelJobs: "cancelled", operator.ReleaseJobs: "released", operator.RetryJobs: "made due",

@@ -66,7 +66,11 @@ type Operation struct {
 	Edit      JobEdit          // of EditJobs
 	PerSecond float64
 	Matched   int64 // jobs at the beginning
-	Done      int64
+	// Collecting reports that the operation has not acted yet: its steps store first which jobs it concerns, if they
+	// are many. Collected is how many they have stored by now.
+	Collecting bool
+	Collected  int64 // 0 once Collecting is over
+	Done       int64
 	// Passed counts the jobs that were skipped: something else happened to them meanwhile, their deadline has passed,
 	// or the database refused the act on them.
 	Passed     int64
@@ -275,7 +279,12 @@ func operationOf(row sqlgen.ListOperationsRow) (op Operation, err error) {
 		Failure: row.Failure, Overdue: row.Overdue,
 	}
 	if op.Act.OnOpenJobs() {
-		op.Jobs, op.Edit, err = readOpenJobs(row.Filter)
+		var stored openJobs
+		op.Jobs, stored, err = readOpenJobs(row.Filter)
+		op.Edit = stored.Edit
+		if op.Collecting = strings.HasPrefix(row.Act, collects); op.Collecting {
+			op.Collected = stored.Collected
+		}
 	} else {
 		op.Filter, err = readLetters(row.Filter)
 	}

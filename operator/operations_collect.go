@@ -37,6 +37,11 @@ const (
 const storeMeant = `INSERT INTO outbox.operation_jobs (operation_id, job_id, tenant_id, epoch)
 SELECT $10, jobs.id, jobs.tenant_id, jobs.epoch `
 
+// countCollected stores how many more jobs of an operation are stored, and its act, in which collects is there no more
+// when all are.
+const countCollected = `UPDATE outbox.operations SET open_act = $2,
+	filter = filter || jsonb_build_object('collected', coalesce((filter ->> 'collected')::bigint, 0) + $3::bigint) WHERE id = $1`
+
 // errMany reports that an operation concerns more jobs than its start stores.
 var errMany = errors.New("there are more jobs than are stored at once")
 
@@ -88,7 +93,8 @@ func (o *Operator) storeOnJobs(ctx context.Context, tx pgx.Tx, n OperationSpec, 
 ) (Operation, error) {
 	started := Operation{
 		ID: n.ID, Tenant: n.Jobs.Tenant, Act: n.Act, Jobs: n.Jobs, Edit: n.Edit, PerSecond: n.PerSecond,
-		Matched: matched, Actor: o.by.actor, Reason: o.by.reason, RequestID: o.by.requestID,
+		Matched: matched, Collecting: f.AsOf != "",
+		Actor: o.by.actor, Reason: o.by.reason, RequestID: o.by.requestID,
 	}
 	act := string(n.Act)
 	if f.AsOf != "" {
@@ -112,14 +118,14 @@ func (o *Operator) storeOnJobs(ctx context.Context, tx pgx.Tx, n OperationSpec, 
 // collectJobs stores the next of an operation's jobs, in the order of their ids, in the transaction that locks it. It
 // reads at most readAtOnce of them.
 func (o *Operator) collectJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperationRow) error {
-	filter, _, asOf, err := readStoredJobs(taken.Filter)
+	filter, meant, err := readOpenJobs(taken.Filter)
 	if err != nil {
 		return err
 	}
-	if filter.AsOf = asOf; taken.TenantID.Valid {
+	if filter.AsOf = meant.AsOf; taken.TenantID.Valid {
 		filter.Tenant = taken.TenantID.Bytes
 	}
-	if err := isOfThisServer(ctx, tx, asOf); err != nil {
+	if err := isOfThisServer(ctx, tx, meant.AsOf); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, scanIndexes+inOrder+byRows); err != nil {
@@ -137,14 +143,15 @@ func (o *Operator) collectJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.Take
 	}
 	act := strings.TrimPrefix(taken.Act, collects)
 	params := append(filter.params(OperationAct(act)), taken.ID, from, last)
-	if _, err = tx.Exec(ctx, storeMeant+meantJobs+` AND jobs.id > $11 AND jobs.id <= $12`, params...); err != nil {
+	stored, err := tx.Exec(ctx, storeMeant+meantJobs+` AND jobs.id > $11 AND jobs.id <= $12`, params...)
+	if err != nil {
 		return fmt.Errorf("store its jobs: %w", err)
 	}
+	now := taken.Act
 	if all { // the next step begins with the first of them
-		_, err = tx.Exec(ctx, `UPDATE outbox.operations SET open_act = $2 WHERE id = $1`, taken.ID, act)
-		last = pgtype.UUID{Valid: true}
+		now, last = act, pgtype.UUID{Valid: true}
 	}
-	if err != nil {
+	if _, err := tx.Exec(ctx, countCollected, taken.ID, now, stored.RowsAffected()); err != nil {
 		return err
 	}
 	return sqlgen.New(tx).AdvanceOperation(ctx, sqlgen.AdvanceOperationParams{

@@ -40,7 +40,7 @@ func TestAnOperationOnManyJobsStoresThemInSteps(t *testing.T) {
 		changes("DESC")
 		filter.AsOf = counted.AsOf
 		op, err := runner.StartOperation(tied, operator.OperationSpec{Act: operator.CancelJobs, Jobs: filter})
-		if err != nil || op.Matched != meant-2 || op.Act != operator.CancelJobs {
+		if err != nil || op.Matched != meant-2 || op.Act != operator.CancelJobs || !op.Collecting || op.Collected != 0 {
 			t.Fatalf("started %+v, %v; want %d", op, err, meant-2)
 		}
 		if n := number(t, db, `SELECT count(*) FROM outbox.operation_jobs`); n != 0 {
@@ -61,6 +61,9 @@ func TestAnOperationOnManyJobsStoresThemInSteps(t *testing.T) {
 		if op, err = runner.Operation(tied, tenant, op.ID); err != nil || op.Done != 0 || op.Jobs.AsOf != "" || op.Act != operator.CancelJobs {
 			t.Errorf("after the first step it is %+v, %v", op, err)
 		}
+		if n := number(t, db, `SELECT count(*) FROM outbox.operation_jobs`); !op.Collecting || n == 0 || op.Collected != n {
+			t.Errorf("after the first step it is %+v; want it collecting, with the %d jobs that are stored", op, n)
+		}
 		step()
 		if n := number(t, db, `SELECT count(*) FROM outbox.operation_jobs AS meant JOIN outbox.jobs ON jobs.id = job_id AND jobs.epoch = meant.epoch AND jobs.epoch = 0 AND kind = 'mail'`); n != meant-4 {
 			t.Errorf("%d jobs are as they were counted, want %d", n, meant-4)
@@ -72,7 +75,7 @@ func TestAnOperationOnManyJobsStoresThemInSteps(t *testing.T) {
 			t.Errorf("%d jobs were cancelled before all were stored", n)
 		}
 		step()
-		if op, err = runner.Operation(tied, tenant, op.ID); err != nil || op.Done < 97 || op.Failure != "" {
+		if op, err = runner.Operation(tied, tenant, op.ID); err != nil || op.Done < 97 || op.Failure != "" || op.Collecting || op.Collected != 0 {
 			t.Errorf("after the third step it is %+v, %v", op, err)
 		}
 	}

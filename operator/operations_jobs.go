@@ -114,7 +114,8 @@ type openJobs struct {
 	CreatedSince time.Time `json:"created_since,omitzero"`
 	CreatedUntil time.Time `json:"created_until,omitzero"`
 	Edit         JobEdit   `json:"edit,omitzero"`
-	AsOf         string    `json:"as_of,omitempty"` // while not all of the jobs are stored
+	AsOf         string    `json:"as_of,omitempty"`     // while not all of the jobs are stored
+	Collected    int64     `json:"collected,omitempty"` // jobs that steps have stored
 }
 
 func (n OperationSpec) storedJobs() ([]byte, error) {
@@ -129,24 +130,19 @@ func (n OperationSpec) storedJobs() ([]byte, error) {
 	return json.Marshal(s)
 }
 
-func readOpenJobs(text []byte) (f OpenFilter, edit JobEdit, err error) {
-	f, edit, _, err = readStoredJobs(text)
-	return f, edit, err
-}
-
-func readStoredJobs(text []byte) (f OpenFilter, edit JobEdit, asOf string, err error) {
-	var s openJobs
+// readOpenJobs returns a filter, without AsOf, and its stored form.
+func readOpenJobs(text []byte) (f OpenFilter, s openJobs, err error) {
 	if err = json.Unmarshal(text, &s); err == nil && s.Tenant != "" {
 		f.Tenant, err = outbox.ParseID(s.Tenant)
 	}
 	if err != nil {
-		return f, edit, "", fmt.Errorf("read the filter of an operation: %w", err)
+		return f, s, fmt.Errorf("read the filter of an operation: %w", err)
 	}
 	f.Kind, f.Queue, f.Key, f.CreatedSince, f.CreatedUntil = s.Kind, s.Queue, s.Key, s.CreatedSince, s.CreatedUntil
 	for _, word := range s.Statuses {
 		f.Statuses = append(f.Statuses, outbox.Status(word))
 	}
-	return f, s.Edit, s.AsOf, nil
+	return f, s, nil
 }
 
 // meantJobs selects the open jobs of a filter: $1 to $9 are those of params.
@@ -247,7 +243,7 @@ const asCounted = `
 // end. Claims pass by the jobs that the step has locked; if it leaves some as they are, it wakes the dispatchers.
 func (o *Operator) stepOnJobs(ctx context.Context, s operationStep) error {
 	tx, taken := o.in, s.taken
-	filter, edit, err := readOpenJobs(taken.Filter)
+	filter, stored, err := readOpenJobs(taken.Filter)
 	if err != nil {
 		return err
 	}
@@ -272,7 +268,7 @@ func (o *Operator) stepOnJobs(ctx context.Context, s operationStep) error {
 	switch {
 	case s.passOver:
 	case OperationAct(taken.Act) == EditJobs:
-		done, err = o.editJobs(ctx, taken.ID, edit, filter.Statuses, locked)
+		done, err = o.editJobs(ctx, taken.ID, stored.Edit, filter.Statuses, locked)
 	default:
 		done, err = o.actOnJobs(ctx, OperationAct(taken.Act), filter.Statuses, locked)
 	}

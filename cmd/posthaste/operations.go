@@ -97,10 +97,10 @@ func (p *program) listOperations(ctx context.Context, c *cli.Command) error {
 func listOperations(list []operator.Operation) listing {
 	l := listing{
 		header: []string{
-			"id", "act", "state", "matched", "done", "passed", "per_second", "started_at", "finished_at",
+			"id", "act", "state", "matched", "collected", "done", "passed", "per_second", "started_at", "finished_at",
 			"actor", "reason", "kind", "queue", "fingerprint", "tenant", "stopped_at", "failure", "edit",
 		},
-		onScreen: 11,
+		onScreen: 12,
 	}
 	for _, o := range list {
 		state := "running"
@@ -109,9 +109,15 @@ func listOperations(list []operator.Operation) listing {
 			state = "done"
 		case !o.StoppedAt.IsZero():
 			state = "stopped"
+		case o.Collecting:
+			state = "collecting"
 		}
-		l.add(o.ID, o.Act, state, o.Matched, o.Done, o.Passed, o.PerSecond, instant(o.StartedAt), instant(o.FinishedAt),
-			o.Actor, o.Reason,
+		var collected any // of jobs, before it acts on the first
+		if o.Collecting {
+			collected = o.Collected
+		}
+		l.add(o.ID, o.Act, state, o.Matched, collected, o.Done, o.Passed, o.PerSecond, instant(o.StartedAt),
+			instant(o.FinishedAt), o.Actor, o.Reason,
 			o.Filter.Kind+o.Jobs.Kind, o.Filter.Queue+o.Jobs.Queue, o.Filter.Fingerprint, textOf(o.Tenant),
 			instant(o.StoppedAt), o.Failure, o.Edit)
 	}

@@ -112,7 +112,7 @@ func operationOf(o client.Operation) operator.Operation {
 	f := o.Filter
 	op := operator.Operation{
 		ID: idOf(o.ID), Tenant: idOf(o.Tenant), Act: operator.OperationAct(o.Act), PerSecond: o.RatePerSecond,
-		Matched: o.Matched, Done: o.Done, Passed: o.Passed,
+		Matched: o.Matched, Collecting: o.Collecting, Collected: o.Collected, Done: o.Done, Passed: o.Passed,
 		Actor: o.Actor, Reason: o.Reason, RequestID: o.AuditID, StartedAt: o.StartedAt, StoppedAt: o.StoppedAt,
 		FinishedAt: o.FinishedAt, Failure: o.Failure,
 		Filter: operator.DeadLetterFilter{
