@@ -210,3 +210,30 @@ func readKeyCursor(s string) (p operator.KeyPlace, err error) {
 	}
 	return p, nil
 }
+
+// A cursor of schedules names the last one of a page: its tenant and its name.
+const scheduleCursorVersion = 1
+
+type schedulePlace struct {
+	name   string
+	tenant outbox.ID
+}
+
+func makeScheduleCursor(p schedulePlace) string {
+	return writeCursor(scheduleCursorVersion, p.tenant[:], []byte(p.name))
+}
+
+func readScheduleCursor(s string) (p schedulePlace, err error) {
+	b, err := openCursor(s, scheduleCursorVersion)
+	if err != nil {
+		return p, err
+	}
+	if len(b) <= 16 {
+		return p, errors.New("names no schedule")
+	}
+	p = schedulePlace{string(b[16:]), outbox.ID(b[:16])}
+	if strings.ContainsRune(p.name, 0) || !utf8.ValidString(p.name) {
+		return p, errors.New("names no schedule")
+	}
+	return p, nil
+}

@@ -369,3 +369,37 @@ func TestAPayloadOfAScheduleIsJSON(t *testing.T) {
 		}
 	}
 }
+
+// Pages of schedules end and begin between those of one name, and between names.
+func TestSchedulesArePaged(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	if _, err := r.db.Exec(t.Context(), `INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at)
+		SELECT tenant, name, interval '1 hour', 'mail', '{}', now() FROM unnest($1::uuid[]) AS tenant, unnest('{a,b,ü/&}'::text[]) AS name`,
+		[]outbox.ID{tenantA, tenantB}); err != nil {
+		t.Fatal(err)
+	}
+	for token, want := range map[string]int{"root": 6, "operator-a": 3} {
+		var names []string
+		target := "/schedules?limit=1"
+		for pages := 0; target != "" && pages < 10; pages++ {
+			var page struct {
+				Schedules []api.Schedule
+				Next      string
+			}
+			answer := r.as(token).get(target).want(200, &page)
+			for _, s := range page.Schedules {
+				names = append(names, s.Name+" "+s.Tenant)
+			}
+			link := answer.Header().Get("Link")
+			if target = ""; page.Next != "" {
+				target = "/schedules" + strings.TrimSuffix(strings.TrimPrefix(link, "<"), `>; rel="next"`)
+			}
+		}
+		if len(names) != want || !slices.IsSorted(names) || len(slices.Compact(names)) != want {
+			t.Errorf("%s: %v, want each of %d once, by name and tenant", token, names, want)
+		}
+	}
+	r.as("root").get("/schedules?cursor=x").problem(422, "invalid_input")
+	r.as("root").get("/schedules?limit=-1").problem(422, "invalid_input")
+}

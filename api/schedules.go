@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/schedule"
 )
@@ -30,22 +31,43 @@ type Schedule struct {
 	SetBy        string    `json:"setBy,omitempty" doc:"The actor who created or last changed it, as in the audit. Omitted if a program declares the schedule, which only that program can change"`
 }
 
-type schedulesOutput struct {
-	Body struct {
-		Schedules []Schedule `json:"schedules" nullable:"false" doc:"Ordered by name, the first 10 000"`
+type (
+	schedulesInput struct {
+		OfTenant
+		Limit  int    `query:"limit" minimum:"1" default:"10000" doc:"Schedules per page; at most 10 000"`
+		Cursor string `query:"cursor" maxLength:"900" doc:"Cursor of the page: next in the body of the previous page, or its Link with rel=next"`
 	}
-}
+	schedulesOutput struct {
+		Link string `header:"Link" doc:"The next page, if there may be one: <?…>; rel=\"next\""`
+		Body struct {
+			Schedules []Schedule `json:"schedules" nullable:"false" doc:"Ordered by name and tenant"`
+			Next      string     `json:"next,omitempty" doc:"The cursor of the next page; omitted on the last"`
+		}
+	}
+)
 
-func (s *server) listSchedules(ctx context.Context, in *OfTenant) (*schedulesOutput, error) {
+func (s *server) listSchedules(ctx context.Context, in *schedulesInput) (*schedulesOutput, error) {
 	tenant, err := in.tenant(ctx)
 	if err != nil {
 		return nil, err
 	}
-	schedules, err := s.operator.SchedulesOf(ctx, tenant)
+	after, err := fromCursor(in.Cursor, readScheduleCursor)
+	if err != nil {
+		return nil, err
+	}
+	limit := min(in.Limit, operator.MaxSchedules)
+	schedules, err := s.operator.SchedulesPage(ctx, operator.SchedulesQuery{
+		Tenant: tenant, AfterName: after.name, AfterTenant: after.tenant, Limit: limit,
+	})
 	if err != nil {
 		return nil, err
 	}
 	out := &schedulesOutput{}
+	if len(schedules) == limit {
+		last := schedules[limit-1]
+		out.Body.Next = makeScheduleCursor(schedulePlace{last.Name, last.Tenant})
+		out.Link = nextLink(in.Limit, out.Body.Next, map[string]string{"tenant": in.Tenant})
+	}
 	out.Body.Schedules = make([]Schedule, len(schedules))
 	for i, sc := range schedules {
 		out.Body.Schedules[i] = Schedule{

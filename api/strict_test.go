@@ -225,6 +225,7 @@ func FuzzOtherCursors(f *testing.F) {
 		makeLogCursor(operator.LogPosition{Epoch: 3, Line: 5}), makeLogCursor(operator.LogPosition{Epoch: -1, Line: 1}),
 		makeActCursor(outbox.RootTenant, time.Unix(1800000000, 0)), makeActCursor(outbox.RootTenant, time.Time{}),
 		makeKeyCursor(someKey), makeKeyCursor(operator.KeyPlace{KeyName: someKey.KeyName}), makeKeyCursor(operator.KeyPlace{}),
+		makeScheduleCursor(schedulePlace{"ü/&", outbox.RootTenant}), makeScheduleCursor(schedulePlace{"\x00", outbox.RootTenant}), makeScheduleCursor(schedulePlace{}),
 		makeJobsCursor(operator.JobPage{Next: outbox.RootTenant, Skip: 10_000}), makeJobsCursor(operator.JobPage{Next: outbox.RootTenant, Skip: 10_001}),
 	} {
 		f.Add(seed)
@@ -241,6 +242,9 @@ func FuzzOtherCursors(f *testing.F) {
 		}
 		if p, err := readKeyCursor(s); err == nil && (p.Key == "" || makeKeyCursor(p) != s) {
 			t.Errorf("%q reads as %+v, which is written %q", s, p, makeKeyCursor(p))
+		}
+		if p, err := readScheduleCursor(s); err == nil && (p.name == "" || makeScheduleCursor(p) != s) {
+			t.Errorf("%q reads as %+v, which is written %q", s, p, makeScheduleCursor(p))
 		}
 		if id, skip, err := readJobsCursor(s); err == nil && (id.IsZero() || skip > operator.MaxSkip || makeJobsCursor(operator.JobPage{Next: id, Skip: skip}) != s) {
 			t.Errorf("%q reads as %s and %d, which is written %q", s, id, skip, makeJobsCursor(operator.JobPage{Next: id, Skip: skip}))

@@ -157,7 +157,7 @@ var methods = map[string]route{
 	"POST /keys/{queue}/{key}/unblock": calling(nil, Unblocked{}, func(ctx context.Context, c *Client) (Unblocked, error) {
 		return c.UnblockIf(ctx, filled[KeyName](), "x")
 	}),
-	"GET /schedules": calling(nil, schedulesAnswer{}, func(ctx context.Context, c *Client) ([]Schedule, error) { return c.Schedules(ctx, "x") }),
+	"GET /schedules": calling(nil, SchedulePage{}, func(ctx context.Context, c *Client) (SchedulePage, error) { return c.SchedulePage(ctx, "x", 1, "x") }),
 	"POST /schedules": calling(newSchedule{}, ScheduleNext{}, func(ctx context.Context, c *Client) (ScheduleNext, error) {
 		return c.CreateSchedule(ctx, filled[ScheduleName](), ScheduleFields{})
 	}),

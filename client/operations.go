@@ -60,7 +60,7 @@ type Operation struct {
 	Edit          JobEdit          `json:"edit,omitzero"`   // of edit
 	RatePerSecond float64          `json:"ratePerSecond,omitempty"`
 	Matched       int64            `json:"matched"`              // at the beginning
-	Collecting    bool             `json:"collecting,omitempty"` // nothing is done yet: it stores which jobs it concerns
+	Collecting    bool             `json:"collecting,omitempty"` // nothing is done yet: it stores which jobs are meant
 	Collected     int64            `json:"collected,omitempty"`  // while Collecting: jobs stored so far
 	Done          int64            `json:"done"`
 	Passed        int64            `json:"passed"` // skipped

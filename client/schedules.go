@@ -80,14 +80,29 @@ type ScheduleName struct {
 	Name   string
 }
 
-type schedulesAnswer struct {
-	Schedules []Schedule `json:"schedules"`
+// SchedulePage is a page of the schedules.
+type SchedulePage struct {
+	Schedules []Schedule `json:"schedules"`      // by name and tenant
+	Next      string     `json:"next,omitempty"` // the cursor of the next page; "" if there is none
 }
 
-// Schedules lists schedules by name. A token of all tenants may select a tenant.
-func (c *Client) Schedules(ctx context.Context, ofTenant string) ([]Schedule, error) {
-	answer, err := ask[schedulesAnswer](ctx, c, get("/schedules", tenant(ofTenant)))
-	return answer.Schedules, err
+// SchedulePage lists schedules by name. A token of all tenants may select a tenant. A limit of 0 means 10 000, the
+// maximum; the cursor "" begins with the first page.
+func (c *Client) SchedulePage(ctx context.Context, ofTenant string, limit int, cursor string) (SchedulePage, error) {
+	return ask[SchedulePage](ctx, c, get("/schedules", PageRequest{Limit: limit, Cursor: cursor}.add(tenant(ofTenant))))
+}
+
+// Schedules lists all schedules by name, page after page. A token of all tenants may select a tenant.
+func (c *Client) Schedules(ctx context.Context, ofTenant string) (all []Schedule, err error) {
+	for cursor := ""; ; {
+		page, err := c.SchedulePage(ctx, ofTenant, 0, cursor)
+		if err != nil {
+			return nil, err
+		}
+		if all, cursor = append(all, page.Schedules...), page.Next; cursor == "" {
+			return all, nil
+		}
+	}
 }
 
 type newSchedule struct {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -41,16 +42,27 @@ type Schedule struct {
 	SetBy       string    // who created or last changed it, as in the audit; "" if a program declares it
 }
 
-const maxSchedules = 10_000
+// MaxSchedules is the maximum number of schedules in a page.
+const MaxSchedules = 10_000
 
-// Schedules returns the schedules of all tenants by name, the first 10 000 of them.
+// Schedules returns the schedules of all tenants by name, page after page.
 func (o *Operator) Schedules(ctx context.Context) ([]Schedule, error) {
 	return o.SchedulesOf(ctx, outbox.ID{})
 }
 
 // SchedulesOf returns schedules as Schedules does, of a single tenant; zero means all.
 func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedule, error) {
-	return o.SchedulesPage(ctx, SchedulesQuery{Tenant: tenant})
+	var all []Schedule
+	for q := (SchedulesQuery{Tenant: tenant}); ; {
+		page, err := o.SchedulesPage(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		if all = append(all, page...); len(page) < MaxSchedules {
+			return all, nil
+		}
+		q.AfterName, q.AfterTenant = page[len(page)-1].Name, page[len(page)-1].Tenant
+	}
 }
 
 // SchedulesQuery says which schedules [Operator.SchedulesPage] returns. The zero value means the first of all tenants.
@@ -58,11 +70,16 @@ type SchedulesQuery struct {
 	Tenant      outbox.ID // zero means all
 	AfterName   string    // the last schedule of the page before, together with AfterTenant
 	AfterTenant outbox.ID
-	Limit       int // at most 10 000, which 0 means
+	Limit       int // at most MaxSchedules, which 0 means
 }
 
-// SchedulesPage returns schedules in the order of their names and then tenants.
+// SchedulesPage returns schedules in the order of their names and then tenants. A page of one tenant reads its own
+// rows; one of all tenants reads all schedules, which programs and people write, and sorts as many as it returns.
 func (o *Operator) SchedulesPage(ctx context.Context, q SchedulesQuery) ([]Schedule, error) {
+	if q.Limit < 0 {
+		return nil, invalid.Field("SchedulesQuery.Limit", "is %d, want 1 to %d, or 0 for %d", q.Limit, MaxSchedules,
+			MaxSchedules)
+	}
 	if err := validTexts(map[string]string{"name": q.AfterName}); err != nil {
 		return nil, err
 	}
@@ -70,7 +87,7 @@ func (o *Operator) SchedulesPage(ctx context.Context, q SchedulesQuery) ([]Sched
 	defer cancel()
 	rows, err := o.db.ListSchedules(ctx, sqlgen.ListSchedulesParams{
 		Tenant: pgvalue.UUIDOrNull(q.Tenant), AfterName: q.AfterName, AfterTenant: pgvalue.UUID(q.AfterTenant),
-		MaxRows: int32(min(cmp.Or(q.Limit, maxSchedules), maxSchedules)),
+		MaxRows: int32(min(cmp.Or(q.Limit, MaxSchedules), MaxSchedules)),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list schedules: %w", err)

@@ -117,3 +117,17 @@ func TestSchedulesListPauseResumeRunDelete(t *testing.T) {
 		t.Errorf("got %v, want report gone", got)
 	}
 }
+
+// More schedules than a page has are listed, all of them.
+func TestSchedulesAreListedPageAfterPage(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	sqlExec(t, db, `INSERT INTO outbox.schedules (tenant_id, name, every, kind, payload, next_at)
+		SELECT '00000000-0000-0000-0000-000000000001', to_char(n, '"s"000000'), interval '1 hour', 'mail', '{}', now() FROM generate_series(1, 10001) AS n`)
+	for name, way := range map[string]env{"directly": direct, "through the API": through} {
+		got := rows(t, way, "schedules", "list")
+		if len(got) != 10_001 || got[10_000]["name"] != "s 010001" {
+			t.Errorf("%s: %d schedules, up to %v; want all 10 001", name, len(got), got[len(got)-1]["name"])
+		}
+	}
+}
