@@ -248,9 +248,9 @@ func (v *visit) perSecond() (rate float64, err error) {
 	if text == "" {
 		return 0, nil
 	}
-	if rate, err = strconv.ParseFloat(text, 64); err != nil || !(rate >= operator.MinRate && rate <= operator.MaxRate) {
+	if rate, err = strconv.ParseFloat(text, 64); err != nil || !(rate >= operator.MinPerSecond && rate <= operator.MaxPerSecond) {
 		return 0, badInput(fmt.Sprintf("The rate %s is no number of jobs a second from %v to %v. Nothing was changed.",
-			quoted(text), operator.MinRate, operator.MaxRate))
+			quoted(text), operator.MinPerSecond, operator.MaxPerSecond))
 	}
 	return rate, nil
 }

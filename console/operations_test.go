@@ -397,7 +397,7 @@ func TestAnOperationThatCollectsItsJobsSaysHowFarItIs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.exec(`INSERT INTO outbox.operations (id, tenant_id, act, open_act, next_at, open_at, filter, per_second, matched, actor, reason, request_id)
-		VALUES ('01976f0e-7a5c-7d3e-8f4b-000000000001', '`+tenantA.String()+`', 'replay', 'collect cancel', 'infinity', now(), '{"kind":"mail","statuses":["pending"],"as_of":"3:3:@0","collected":50000}', 0, 120000, 'ada', '', '')`)
+		VALUES ('01976f0e-7a5c-7d3e-8f4b-000000000001', '` + tenantA.String() + `', 'replay', 'collect cancel', 'infinity', now(), '{"kind":"mail","statuses":["pending"],"as_of":"3:3:@0","collected":50000}', 0, 120000, 'ada', '', '')`)
 	for _, page := range []string{"operations", "operation?id=01976f0e-7a5c-7d3e-8f4b-000000000001"} {
 		r.as("a").get(page).is(200).has("collecting: 50\u202f000 of 120\u202f000 so far")
 	}

@@ -204,8 +204,8 @@ func (o *Operator) QueueActs(
 // queueActsRead is how many acts on a queue and its keys are read to find those of one tenant.
 const queueActsRead = 5000
 
-// queueActsReach returns the id above which acts on a queue are read; 0 to read as many as are wanted. Tied to a tenant,
-// it counts the acts of the others too, because a list has to pass over them.
+// queueActsReach returns the id above which acts on a queue are read; 0 to read as many as are wanted. Tied to a
+// tenant, it counts the acts of the others too, because a list has to pass over them.
 func queueActsReach(ctx context.Context, db *sqlgen.Queries, queue string, tenant outbox.ID) (reach int64, err error) {
 	bound := tenantIn(ctx)
 	if tenant.IsZero() && bound.IsZero() || queue == "" {

@@ -38,10 +38,11 @@ type BulkProgress struct {
 	Unsettled bool
 }
 
-// MinRate and MaxRate are the bounds of the rate, in jobs or events per second, to which an act may be limited.
+// MinPerSecond and MaxPerSecond are the bounds of the rate, in jobs or events per second, to which an act may be
+// limited.
 const (
-	MinRate = 0.001 // a job in 17 minutes
-	MaxRate = 1e5
+	MinPerSecond = 0.001 // a job in 17 minutes
+	MaxPerSecond = 1e5
 )
 
 const (
@@ -63,9 +64,9 @@ const (
 func (o *Operator) ReplayDeadLetters(ctx context.Context, f DeadLetterFilter,
 	rate float64,
 ) iter.Seq2[BulkProgress, error] {
-	if rate != 0 && !(rate >= MinRate && rate <= MaxRate) { // NaN is refused, too
-		return refused(invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", rate, MinRate,
-			MaxRate))
+	if rate != 0 && !(rate >= MinPerSecond && rate <= MaxPerSecond) { // NaN is refused, too
+		return refused(invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", rate, MinPerSecond,
+			MaxPerSecond))
 	}
 	page, spacing := pace(rate)
 	return o.actOnMany(ctx, f, page, spacing, o.replaySome(spacing))

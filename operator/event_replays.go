@@ -104,9 +104,9 @@ func (r *EventReplay) validate() error {
 	if !r.Until.IsZero() && !r.Since.Before(r.Until) {
 		errs = append(errs, invalid.Field("until", "is not after since"))
 	}
-	if r.PerSecond != 0 && !(r.PerSecond >= MinRate && r.PerSecond <= MaxRate) { // NaN is refused, too
+	if r.PerSecond != 0 && !(r.PerSecond >= MinPerSecond && r.PerSecond <= MaxPerSecond) { // NaN is refused, too
 		errs = append(errs, invalid.Field("rate", "is %v events a second, want %v to %v, or 0 for no limit",
-			r.PerSecond, MinRate, MaxRate))
+			r.PerSecond, MinPerSecond, MaxPerSecond))
 	}
 	return errors.Join(errs...)
 }

@@ -30,8 +30,8 @@ type Acts struct {
 // Marks returns the builds that workers began to run during a series, and the acts of operators, oldest first. The
 // queue and the tenant of the filter select the objects of acts; builds concern all queues, and are shown to logins
 // that see all tenants. If there were more than a thousand acts, in the tenant if there is one, it considers the
-// newest, and of the queue, if there is one, also the newest thousand on itself and its keys: those of a tenant that are
-// among the newest 5000 of all.
+// newest, and of the queue, if there is one, also the newest thousand on itself and its keys: those of a tenant that
+// are among the newest 5000 of all.
 func (o *Operator) Marks(ctx context.Context, f SeriesFilter) ([]Mark, error) {
 	if err := f.validate(); err != nil {
 		return nil, err

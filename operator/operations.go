@@ -147,9 +147,9 @@ func (n OperationSpec) Validate() error {
 		return invalid.Field("OperationSpec.Act", "is %q, want one of %s", n.Act, strings.Join(knownActs(), ", "))
 	case n.PerSecond != 0 && n.Act == DismissLetters:
 		return invalid.Field("OperationSpec.PerSecond", "is not for a dismissal")
-	case n.PerSecond != 0 && !(n.PerSecond >= MinRate && n.PerSecond <= MaxRate): // NaN is refused, too
-		return invalid.Field("OperationSpec.PerSecond", "is %v, want %v to %v, or 0 for no limit", n.PerSecond, MinRate,
-			MaxRate)
+	case n.PerSecond != 0 && !(n.PerSecond >= MinPerSecond && n.PerSecond <= MaxPerSecond): // NaN is refused, too
+		return invalid.Field("OperationSpec.PerSecond", "is %v, want %v to %v, or 0 for no limit", n.PerSecond, MinPerSecond,
+			MaxPerSecond)
 	}
 	if n.Act.OnOpenJobs() {
 		return cmp.Or(n.Jobs.validate(), n.validateEdit())
@@ -159,7 +159,8 @@ func (n OperationSpec) Validate() error {
 
 // StartOperation leaves an act on many jobs to the processes that run operations ([Operator.RunOperations]), which go
 // on when the caller has gone. Its entries in the audit have this operator's actor, reason and request; without a
-// request, they have the operation's id in place of it. It may return [ErrTooManyOperations].
+// request, they have the operation's id in place of it. It may return [ErrTooManyOperations], and [ErrOldWriter] if it
+// has to count open jobs: for more than 20 000 without an AsOf.
 func (o *Operator) StartOperation(ctx context.Context, n OperationSpec) (Operation, error) {
 	if err := n.Validate(); err != nil {
 		return Operation{}, err
