@@ -1,6 +1,7 @@
 package console
 
 import (
+	"bytes"
 	"encoding/json"
 	"log/slog"
 	"maps"
@@ -236,8 +237,12 @@ func (v *visit) changes(e operator.AuditEntry) (words []string) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		was, became := shorten(before[name]), shorten(after[name])
+		of, isHash := strings.CutSuffix(name, "_sha256")
 		switch {
-		case name == "payload_base64" || was == became:
+		case name == "payload_base64" || bytes.Equal(before[name], after[name]): // the database wrote both
+		case isHash && was != "" && became != "":
+			words = append(words, of+" changed")
+		case isHash: // of what was not there before, or is no longer: its value says nothing
 		case became == "":
 			words = append(words, name+" "+was+" → removed")
 		case was == "":
