@@ -60,8 +60,8 @@ func (s *server) listAudit(ctx context.Context, in *auditInput) (*auditOutput, e
 		payloads += e.PayloadBytes
 	}
 	if payloads > 0 && principal(ctx).Can(access.PayloadRead) {
-		if err = s.recordReadsOf(ctx, page.Entries); err == nil {
-			err = s.holdAnswer(ctx, payloads)
+		if err = s.holdAnswer(ctx, payloads); err == nil {
+			err = s.recordReadsOf(ctx, page.Entries)
 		}
 		if err == nil {
 			filter.WithPayloads = true

@@ -3,6 +3,7 @@ package api_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -40,6 +41,46 @@ func TestWhoReadsAPayloadIsRecorded(t *testing.T) {
 				t.Errorf("audited %t: %s, which cannot be recorded, is answered by %d %s", audited, read, got.Code, got.Body)
 			}
 		}
+	}
+}
+
+// A reader who is refused, because the bodies of others leave no room for the answer, has read nothing.
+func TestAReadForWhichThereIsNoRoomIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *api.Config) {
+		c.MaxBodyBytes, c.MaxBodies, c.Timeout, c.AuditReads = 64<<10, 3<<20, time.Hour, true
+		c.BodyTimeout(time.Hour)
+	})
+	id := r.reach(outbox.Running)
+	r.report(id)
+	r.exec(`UPDATE outbox.jobs SET payload = convert_to('"' || repeat('x', 1000000) || '"', 'UTF8')`)
+	r.exec(`INSERT INTO outbox.job_steps (job_id, name, epoch, took, result)
+		SELECT jobs.id, 'step ' || n, 1, '1 second', convert_to('"' || repeat('x', 250000) || '"', 'UTF8') FROM outbox.jobs, generate_series(1, 4) AS n`)
+	r.exec(`INSERT INTO outbox.audit (actor, act, tenant_id, job_id, queue, before)
+		SELECT 'ada', 'job.replay', tenant_id, id, queue, jsonb_build_object('payload_base64', repeat('YWFh', 300000)) FROM outbox.jobs`)
+	server, batch := r.serve(), strings.Repeat(jobOf(60<<10)+"\n", 16)
+	reads := []string{"/jobs/" + id, "/jobs/" + id + "/steps", "/audit?act=job.replay"}
+	recorded := func() (n int) {
+		if err := r.db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.audit WHERE act = 'payload.read'`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for _, read := range reads { // there is room
+		r.as("operator-a").get(read).want(200, nil)
+	}
+	if n := recorded(); n != len(reads) {
+		t.Errorf("%d reads are recorded, want %d", n, len(reads))
+	}
+	slow := []*sending{r.as("client-b").sendHalf(server, "/jobs/batch", batch), r.as("root").sendHalf(server, "/jobs/batch", batch)}
+	for _, read := range reads {
+		r.as("operator-a").get(read).problem(429, "overloaded")
+	}
+	if n := recorded(); n != len(reads) {
+		t.Errorf("%d reads are recorded, want %d: the others were refused", n, len(reads))
+	}
+	for _, s := range slow {
+		s.finish()
 	}
 }
 

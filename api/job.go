@@ -181,9 +181,7 @@ type jobOutput struct{ Body Job }
 func (s *server) getJob(ctx context.Context, in *jobInput) (*jobOutput, error) {
 	job, err := s.find(ctx, in.ID)
 	if err == nil && principal(ctx).Can(access.PayloadRead) {
-		if err = s.recordRead(ctx, job, "job"); err == nil {
-			job, err = s.jobWithPayload(ctx, job)
-		}
+		job, err = s.jobWithPayload(ctx, job)
 	}
 	if err != nil {
 		return nil, err
@@ -192,6 +190,9 @@ func (s *server) getJob(ctx context.Context, in *jobInput) (*jobOutput, error) {
 }
 
 // recordRead records that the principal reads what only payload.read shows, if reads are audited; where says by what.
+// It is the last step before the content is loaded. An answer that is refused for want of room or of a turn leaves no
+// entry; one that fails later, or whose client has gone, leaves one of a read that did not happen. The other way round,
+// what could not be recorded would have been shown.
 func (s *server) recordRead(ctx context.Context, j operator.Job, where string) error {
 	if !s.config.AuditReads {
 		return nil
@@ -208,6 +209,9 @@ func (s *server) jobWithPayload(ctx context.Context, job operator.Job) (operator
 		return job, err
 	}
 	defer leave()
+	if err := s.recordRead(ctx, job, "job"); err != nil {
+		return job, err
+	}
 	return s.operator.Job(ctx, job.ID)
 }
 

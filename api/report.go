@@ -104,8 +104,8 @@ func (s *server) listSteps(ctx context.Context, in *jobInput) (*stepsOutput, err
 		for _, step := range steps {
 			total += step.ResultBytes
 		}
-		if err = s.recordRead(ctx, job, "steps"); err == nil {
-			err = s.holdAnswer(ctx, total)
+		if err = s.holdAnswer(ctx, total); err == nil {
+			err = s.recordRead(ctx, job, "steps")
 		}
 		if err == nil {
 			steps, err = s.operator.Steps(ctx, job.ID)
