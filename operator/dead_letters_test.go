@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/fingerprint"
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -206,5 +208,50 @@ func TestDeadLettersAreGrouped(t *testing.T) {
 	few, err := o.DeadLetterGroups(t.Context(), operator.DeadLetterFilter{}, 1)
 	if err != nil || len(few) != 1 || few[0].Jobs != 3 {
 		t.Errorf("the largest group is %+v, %v, want the mails'", few, err)
+	}
+}
+
+// A login that row security ties to a tenant counts its dead letters only, in one statement each for the sum and the
+// parts, whatever its filter lacks.
+func TestALoginOfATenantCountsItsDeadLetters(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"a tenant": outbox.NewID(), "the root tenant": outbox.RootTenant} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			owner, db := newRig(t)
+			foreign := outbox.NewID()
+			storeForeign(t, db, tenant, foreign)
+			ctx := operator.WithTenant(t.Context(), tenant)
+			if n, err := owner.CountDeadLetters(ctx, operator.DeadLetterFilter{}); err != nil || n != 3000 {
+				t.Fatalf("the owner counts %d, %v; want all 3000", n, err)
+			}
+			for _, role := range []string{"outbox_api", "outbox_reader"} {
+				var plans []string
+				o := operator.New(pgtest.Login(t, db, role)).Planned(&plans)
+				for _, f := range []operator.DeadLetterFilter{{}, {Tenant: tenant}, {Tenant: foreign}} {
+					plans = nil
+					want := int64(10)
+					if f.Tenant == foreign {
+						want = 0
+					}
+					if n, err := o.CountDeadLetters(ctx, f); err != nil || n != want {
+						t.Errorf("%s of %+v: %d dead letters, %v; want %d", role, f, n, err, want)
+					}
+					parts, err := o.SplitDeadLetters(ctx, f)
+					var sum int64
+					for _, p := range parts {
+						if sum += p.Jobs; p.Tenant != tenant {
+							t.Errorf("%s of %+v: a part of %s", role, f, p.Tenant)
+						}
+					}
+					if err != nil || sum != want {
+						t.Errorf("%s of %+v: %d dead letters in parts, %v; want %d", role, f, sum, err, want)
+					}
+					if len(plans) != 2 {
+						t.Errorf("%s of %+v: %d statements, want one each:\n%s", role, f, len(plans), strings.Join(plans, "\n"))
+					}
+				}
+			}
+		})
 	}
 }
