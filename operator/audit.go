@@ -13,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -170,7 +169,7 @@ func (o *Operator) Audit(ctx context.Context, f AuditFilter) (entries []AuditEnt
 }
 
 // QueueActs returns up to limit acts on a queue and on its keys, newest first, but not those on its jobs. The zero
-// tenant means those of any; those of one tenant are looked for among the newest 5000 of all.
+// tenant means those of any. It reads only these acts, however many others there are.
 func (o *Operator) QueueActs(
 	ctx context.Context, queue string, tenant outbox.ID, limit int,
 ) (entries []AuditEntry, err error) {
@@ -180,17 +179,8 @@ func (o *Operator) QueueActs(
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	var rows []sqlgen.ListQueueActsRow
-	err = o.byIndex(ctx, func(db *sqlgen.Queries) error {
-		after, err := queueActsReach(ctx, db, queue, tenant)
-		if err != nil {
-			return err
-		}
-		rows, err = db.ListQueueActs(ctx, sqlgen.ListQueueActsParams{
-			Queue: queue, TenantID: pgvalue.UUIDOrNull(tenant), AfterID: after,
-			MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
-		})
-		return err
+	rows, err := o.db.ListQueueActs(ctx, sqlgen.ListQueueActsParams{
+		Queue: queue, TenantID: pgvalue.UUIDOrNull(tenant), MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list acts on queue %s: %w", queue, err)
@@ -199,28 +189,6 @@ func (o *Operator) QueueActs(
 		entries = append(entries, auditEntry(sqlgen.ListAuditRow(row)))
 	}
 	return entries, nil
-}
-
-// queueActsRead is how many acts on a queue and its keys are read to find those of one tenant.
-const queueActsRead = 5000
-
-// queueActsReach returns the id above which acts on a queue are read; 0 to read as many as are wanted. Tied to a
-// tenant, it counts the acts of the others too, because a list has to pass over them.
-func queueActsReach(ctx context.Context, db *sqlgen.Queries, queue string, tenant outbox.ID) (reach int64, err error) {
-	bound := tenantIn(ctx)
-	if tenant.IsZero() && bound.IsZero() || queue == "" {
-		return 0, nil
-	}
-	if bound.IsZero() {
-		return db.FindQueueActsReach(ctx, queue, queueActsRead)
-	}
-	if err := db.BindTenant(ctx, engine.AllTenants); err != nil {
-		return 0, err
-	}
-	if reach, err = db.FindQueueActsReach(ctx, queue, queueActsRead); err != nil {
-		return 0, err
-	}
-	return reach, db.BindTenant(ctx, bound.String())
 }
 
 // AuditPage is a part of the audit, newest first.

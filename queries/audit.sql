@@ -29,8 +29,8 @@ ORDER BY audit.id DESC
 LIMIT @max_rows;
 
 -- name: ListQueueActs :many
--- ListQueueActs returns up to @max_rows acts on a queue and its keys, but not on its jobs, with an id above @after_id,
--- newest first. It reads no others: they have an index.
+-- ListQueueActs returns up to @max_rows acts on a queue and its keys, but not on its jobs, newest first. It reads no
+-- others: they have an index.
 SELECT id, at, actor, act, tenant_id, job_id, coalesce(queue, '')::text AS queue, coalesce(target, '')::text AS target,
        before::jsonb AS before, 0::integer AS payload_bytes,
        after, coalesce(reason, '')::text AS reason, coalesce(request_id, '')::text AS request_id
@@ -38,7 +38,6 @@ FROM outbox.audit
 WHERE audit.queue = @queue::text
   AND audit.job_id IS NULL
   AND audit.queue IS NOT NULL
-  AND audit.id > @after_id
   AND (sqlc.narg(tenant_id)::uuid IS NULL OR audit.tenant_id = sqlc.narg(tenant_id))
 ORDER BY audit.id DESC
 LIMIT @max_rows;

@@ -335,15 +335,13 @@ FROM outbox.audit
 WHERE audit.queue = $1::text
   AND audit.job_id IS NULL
   AND audit.queue IS NOT NULL
-  AND audit.id > $2
-  AND ($3::uuid IS NULL OR audit.tenant_id = $3)
+  AND ($2::uuid IS NULL OR audit.tenant_id = $2)
 ORDER BY audit.id DESC
-LIMIT $4
+LIMIT $3
 `
 
 type ListQueueActsParams struct {
 	Queue    string
-	AfterID  int64
 	TenantID pgtype.UUID
 	MaxRows  int32
 }
@@ -364,15 +362,10 @@ type ListQueueActsRow struct {
 	RequestID    string
 }
 
-// ListQueueActs returns up to @max_rows acts on a queue and its keys, but not on its jobs, with an id above @after_id,
-// newest first. It reads no others: they have an index.
+// ListQueueActs returns up to @max_rows acts on a queue and its keys, but not on its jobs, newest first. It reads no
+// others: they have an index.
 func (q *Queries) ListQueueActs(ctx context.Context, arg ListQueueActsParams) ([]ListQueueActsRow, error) {
-	rows, err := q.db.Query(ctx, ListQueueActs,
-		arg.Queue,
-		arg.AfterID,
-		arg.TenantID,
-		arg.MaxRows,
-	)
+	rows, err := q.db.Query(ctx, ListQueueActs, arg.Queue, arg.TenantID, arg.MaxRows)
 	if err != nil {
 		return nil, err
 	}
