@@ -239,7 +239,8 @@ func (v *visit) changes(e operator.AuditEntry) (words []string) {
 		was, became := shorten(before[name]), shorten(after[name])
 		of, isHash := strings.CutSuffix(name, "_sha256")
 		switch {
-		case name == "payload_base64" || bytes.Equal(before[name], after[name]): // the database wrote both
+		case name == "payload_base64" || was == "" && became == "": // null is as good as absent
+		case bytes.Equal(before[name], after[name]): // the database wrote both
 		case isHash && was != "" && became != "":
 			words = append(words, of+" changed")
 		case isHash: // of what was not there before, or is no longer: its value says nothing

@@ -16,8 +16,9 @@ type tenantKey struct{}
 // WithTenant returns a context that ties an operator to a tenant, or to all of them if it is zero: each of its
 // transactions, including that of a single statement, begins with SET LOCAL app.tenant_id. On a pool that connects as a
 // member of outbox_api, the database then shows and changes nothing else, whatever condition a statement lacks, and
-// nothing at all in a context that WithTenant did not make; see docs/guides/tenants.md. There is one exception: the
-// statement that bounds what a part of a list costs counts the rows of all tenants, and its result is a time.
+// nothing at all in a context that WithTenant did not make; see docs/guides/tenants.md. There are two exceptions: the
+// statements that bound what a part of a list costs look at the rows of all tenants. Their results are a time, and the
+// id of an act.
 func WithTenant(ctx context.Context, tenant outbox.ID) context.Context {
 	value := engine.AllTenants
 	if !tenant.IsZero() {

@@ -216,7 +216,8 @@ func inSavepoint(ctx context.Context, db DB, do func(DB) error) error {
 }
 
 // insertJobs stores the rows, and replaces the id of each repeated request by that of the job that used its idempotency
-// key first. That job may be trimmed between the two statements; then the key is free again.
+// key first. That job may be trimmed between the two statements; then the key is free again. A job with a
+// [KeyRules.Name] is not stored then, because those behind it are stored already.
 func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, ids []ID, notify bool) error {
 	left := insertOrder(requests, rows)
 	for range 3 {
@@ -226,6 +227,9 @@ func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows
 		var err error
 		if left, err = findFirst(ctx, q, requests, rows, left, ids); err != nil || len(left) == 0 {
 			return err
+		}
+		if slices.ContainsFunc(left, func(i int) bool { return requests[i].Options.Key.Name != "" }) {
+			break
 		}
 	}
 	return fmt.Errorf("%d of %d jobs have an idempotency key that is held by a job that this transaction cannot see",

@@ -480,6 +480,24 @@ func TestAKeyThatIsFreedMeanwhileIsUsed(t *testing.T) {
 	}
 }
 
+// The jobs of a key are stored in the order of the requests: the first is not stored behind the second.
+func TestAJobWithAKeyIsNotStoredBehindLaterOnes(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if _, err := Enqueue(t.Context(), db, greet{"ada"}, Options{IdempotencyKey: "goes"}); err != nil {
+		t.Fatal(err)
+	}
+	ordered := KeyRules{Name: "k", Ordered: true}
+	tx := begin(t, db, pgx.ReadCommitted)
+	trims := &trimmer{DB: tx}
+	_, err := EnqueueMany(t.Context(), trims, []Request{
+		{greet{"ada"}, Options{Key: ordered, IdempotencyKey: "goes"}}, {greet{"bob"}, Options{Key: ordered}},
+	})
+	if err == nil || !trims.trimmed.Load() {
+		t.Errorf("stored, and trimmed %t; want an error, after which the caller tries again", trims.trimmed.Load())
+	}
+}
+
 func TestWithoutTheSchemaTheErrorSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewEmpty(t)

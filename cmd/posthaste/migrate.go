@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,7 +65,11 @@ func (p *program) migrateUp(ctx context.Context, c *cli.Command, pool *pgxpool.P
 	if err := migrate.Up(ctx, pool); err != nil {
 		return err
 	}
-	p.sayApplied(before)
+	after, err := migrations.List(ctx, pool)
+	if err != nil {
+		return err
+	}
+	p.sayApplied(before, after)
 	state, err := migrations.Look(ctx, pool)
 	if err != nil {
 		return err
@@ -73,18 +78,19 @@ func (p *program) migrateUp(ctx context.Context, c *cli.Command, pool *pgxpool.P
 	return p.noteOf(ctx, pool)
 }
 
-// sayApplied prints what migrating has applied to a schema whose files had this status.
-func (p *program) sayApplied(before []migrations.Status) {
+// sayApplied prints which files were applied between two looks at the schema.
+func (p *program) sayApplied(before, after []migrations.Status) {
 	var numbered, functions bool
-	for _, file := range before {
-		switch {
-		case file.Condition != migrations.Behind && file.Condition != migrations.Edited:
-		case strings.Contains(file.Name, "/"):
-			functions = true
-		default:
-			numbered = true
-			fmt.Fprintln(p.stdout, "applied", file.Name)
+	for _, file := range after {
+		if file.Condition != migrations.Current || slices.Contains(before, file) {
+			continue
 		}
+		if strings.Contains(file.Name, "/") {
+			functions = true
+			continue
+		}
+		numbered = true
+		fmt.Fprintln(p.stdout, "applied", file.Name)
 	}
 	switch {
 	case functions:

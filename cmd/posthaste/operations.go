@@ -109,8 +109,6 @@ func listOperations(list []operator.Operation) listing {
 			state = "done"
 		case !o.StoppedAt.IsZero():
 			state = "stopped"
-		case o.Collecting:
-			state = "collecting"
 		}
 		var collected any // of jobs, before it acts on the first
 		if o.Collecting {

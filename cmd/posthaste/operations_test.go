@@ -171,8 +171,8 @@ func TestAnOperationThatCollectsItsJobsSaysHowFarItIs(t *testing.T) {
 		VALUES ('01976f0e-7a5c-7d3e-8f4b-000000000001', NULL, 'replay', 'collect cancel', 'infinity', now(), '{"kind":"mail","statuses":["pending"],"as_of":"3:3:@0","collected":50000}', 0, 120000, 'ada', '', '')`)
 	for name, way := range map[string]env{"directly": direct, "through the API": through} {
 		got := rows(t, way, "operations", "list")
-		if len(got) != 1 || got[0]["state"] != "collecting" || got[0]["collected"] != 50000.0 {
-			t.Errorf("%s: %v, want it collecting, with 50 000 jobs", name, got)
+		if len(got) != 1 || got[0]["state"] != "running" || got[0]["collected"] != 50000.0 {
+			t.Errorf("%s: %v, want it running, with 50 000 jobs collected", name, got)
 		}
 		if out := ok(t, way, "operations", "show", "01976f0e-7a5c-7d3e-8f4b-000000000001"); !strings.Contains(out, "50000") {
 			t.Errorf("%s:\n%s\nwant 50000 in it", name, out)

@@ -155,7 +155,8 @@ type ListChangesRow struct {
 // @unsettled: see ListUnsettled.
 //
 // A frozen row keeps its xmin, and after two billion transactions its age is negative, as that of the future. It is no
-// change then. A change can be younger than this transaction, to which age refers, but not by a million.
+// change then, but for the last million before the ids have come round. A change can be younger than this transaction,
+// to which age refers, but not by a million.
 //
 // An index cannot have xmin. The open jobs are read from one end to the other. In the history, @since limits the scan
 // to the newest pages: no row in question has finished before it. @since also excludes jobs that have run for longer:
