@@ -11,7 +11,6 @@ import (
 
 const (
 	defaultConcurrency = 64
-	maxPrefetch        = 3 * maxBatch          // jobs claimed beyond what can run at once
 	maxClaimBytes      = 2 * statementBytes    // of a claim's payloads, estimated from the last ones
 	prefetchTime       = 40 * time.Millisecond // longest time that a job should wait in the buffer
 	outlier            = 32                    // a longer run counts as this many times the average
@@ -39,7 +38,7 @@ func (c *capacity) prefetch() int {
 	if mean == 0 || c.limited.Load() {
 		return 0
 	}
-	return int(min(int64(c.concurrency)*int64(prefetchTime)/mean, maxPrefetch, c.maxBySize()))
+	return int(min(int64(c.concurrency)*int64(prefetchTime)/mean, 3*maxBatch, c.maxBySize()))
 }
 
 // maxBySize returns how many jobs of the average size may be claimed together within claimBytes.

@@ -133,7 +133,7 @@ var sharing = []Mutant{
 		Name:      "a keyed claim that fails has its turn first again",
 		Breaks:    "jobs without a key are never claimed while those with one cannot be",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Failed", `s.keyedPausedUntil = time.Now().Add(max(2*took, failedPause))`, `_ = failedPause`}},
+		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Failed", `s.keyedPausedUntil = time.Now().Add(max(2*took, minRest))`, ``}},
 		Checks:    []Check{test("dispatcher/internal/scheduler", "TestAClaimThatFailsLeavesTheOthersTheirTurn", "want 0 and 1")},
 	},
 	{

@@ -21,7 +21,6 @@ const (
 	recordInterval = 250 * time.Millisecond // between stores of reports that no handler waits for
 	recordBatch    = 500                    // attempts in a statement
 	recordPatience = 3 * time.Second        // of a handler that waits for a job whose row is locked
-	lastPatience   = 10 * recordPatience    // of an attempt that is over, with any lock: only its outcome waits
 	maxEnded       = 4 * recordBatch        // attempts that are over and wait here; then their workers wait
 )
 
@@ -324,11 +323,13 @@ func (r *Recorder) handOn(a *Reports) {
 	<-r.ended
 }
 
+// givesUp reports whether the last reports of an attempt that is over are dropped. A lock may keep them longer than
+// those of a handler: only the outcome waits.
 func (r *Recorder) givesUp(a *Reports) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	locked := a.record.lockedSince
-	return r.Settling.Err() != nil || !locked.IsZero() && time.Since(locked) > lastPatience
+	return r.Settling.Err() != nil || !locked.IsZero() && time.Since(locked) > 10*recordPatience
 }
 
 // read runs one read at a time, and repeats it while the database is unreachable and ctx lasts.

@@ -93,8 +93,7 @@ func (c *Cursor) dueAt(at time.Time) {
 	}
 }
 
-// trial is where a cursor stands after a claim for several that did not end in time: one of them may have been too much
-// for it, or all together.
+// trial is where a cursor stands after a claim for several that did not end in time (tooMuch).
 type trial int
 
 const (

@@ -70,10 +70,6 @@ type Tenant struct {
 }
 
 const (
-	keyedPause = 20 * time.Millisecond
-	// failedPause is the least time for which jobs with a key leave the room to the others after one of their claims
-	// has failed.
-	failedPause = time.Second
 	// Sparse is how many jobs a tenant may hold and still be claimed for without room.
 	Sparse = 8
 	// MaxExpress is how many jobs one claim may take without room.
@@ -84,10 +80,6 @@ const (
 	ExpressPart = 16
 	// shareTime is how long after its last claim a tenant counts as using the queue.
 	shareTime = 10 * time.Second
-	// maxSharedKeyed is how many jobs with a key one claim takes while tenants share the queue. It takes some
-	// milliseconds, and a job that comes meanwhile waits for its end.
-	maxSharedKeyed = 2 * MaxExpress
-
 	// surveyInterval is the time between surveys while busy; if jobs may have come, LockedRetry is enough.
 	surveyInterval = 100 * time.Millisecond
 )
@@ -179,8 +171,8 @@ func (s *Scheduler) Plan(now time.Time, p Places, offered []outbox.ID) Plan {
 			continue
 		}
 		plain, keyed := w.split()
-		if made.Shared {
-			keyed = min(keyed, max(maxSharedKeyed/len(all), 1))
+		if made.Shared { // their claim takes some milliseconds, and a job that comes meanwhile waits for its end
+			keyed = min(keyed, max(2*MaxExpress/len(all), 1))
 		}
 		if plain > 0 {
 			made.Plain = append(made.Plain, Share{w.Tenant, w.plain, plain})
@@ -389,7 +381,7 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 	cs.cost(how.Front, now, how.Took, how.Looked)
 	if keyed {
 		if s.keyedPausedUntil = (time.Time{}); how.Few {
-			s.keyedPausedUntil = now.Add(keyedPause)
+			s.keyedPausedUntil = now.Add(4 * LockedRetry)
 		}
 	}
 	if len(jobs) > 0 || how.More || how.Locked || slices.ContainsFunc(shares, expectedJobs) {
@@ -609,7 +601,7 @@ func (s *Scheduler) Failed(keyed bool, shares []Share, front bool, took time.Dur
 		}
 		// The next plan begins with jobs with a key again, and the others would never have their turn.
 		if keyed && why != Unrelated {
-			s.keyedPausedUntil = time.Now().Add(max(2*took, failedPause))
+			s.keyedPausedUntil = time.Now().Add(max(2*took, minRest))
 		}
 	}
 }

@@ -11,8 +11,9 @@ const (
 	// maxSearchRest bounds the time from the end of a round of searches to the next one, which also finds out whether
 	// the dead entries are gone.
 	maxSearchRest = 5 * time.Minute
-	// minSearchRest is the least of it. If a round reads for less, claims from the first entry will end in time again.
-	minSearchRest = time.Second
+	// minRest is the least of it, and of the rest of what has failed. If a round reads for less, claims from the first
+	// entry will end in time again.
+	minRest = time.Second
 )
 
 // Range is a part of a flow in which claims do not find due jobs, because they begin later: its entries before End.
@@ -98,7 +99,7 @@ func (s *Scheduler) NoteSearch(ranges []Range, found [][]Position, end SearchEnd
 	s.round.took += took
 	s.round.read += read
 	if end != SearchEnded {
-		s.searchRests, s.round.more = now.Add(max(took, minSearchRest)), true
+		s.searchRests, s.round.more = now.Add(max(took, minRest)), true
 	}
 	left := false
 	for i, r := range ranges {
@@ -120,8 +121,8 @@ func (s *Scheduler) NoteSearch(ranges []Range, found [][]Position, end SearchEnd
 }
 
 func (s *Scheduler) endRound(now time.Time) {
-	s.searchDue = now.Add(max(min(RestFactor*s.round.took, maxSearchRest), minSearchRest))
-	if s.round.read < minSearchRest && !s.round.more {
+	s.searchDue = now.Add(max(min(RestFactor*s.round.took, maxSearchRest), minRest))
+	if s.round.read < minRest && !s.round.more {
 		for _, cs := range []*cursors{&s.plain, &s.keyed} {
 			if cs.near {
 				cs.near, cs.front, cs.behind = false, budget{}, true
