@@ -30,10 +30,8 @@ package dispatcher
 // # The life of an attempt
 //
 // docs/architecture.md follows a job from step to step, and docs/races.md has the interleavings. A claimed job is an
-// attempt. It waits in the buffer, bypasses it if its tenant holds few jobs, or waits in a batch for others of its
-// kind. A worker runs its handler, or gives the job back if its queue has been paused or its kind's dependency is
-// unavailable. The handler's result becomes an outcome, which is all that the later parts need. If the database does
-// not match an outcome, the job was cancelled, has expired, or belongs to another worker by now.
+// attempt. It waits in the buffer, or in a batch for others of its kind, until a worker runs its handler or gives it
+// back. The handler's result becomes an outcome, which is all that the later parts need.
 //
 // # Goroutines
 //
@@ -51,9 +49,6 @@ package dispatcher
 //	notifier of waiters             after those                               a NOTIFY
 //	promoter                        after those                               the keys that jobs have left
 //	notifier of the other processes last                                      a NOTIFY
-//
-// Goroutines that end with Run's context end first. Any goroutine that has not ended some seconds after the grace
-// period is abandoned.
 //
 // # Files
 //

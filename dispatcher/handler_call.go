@@ -173,12 +173,10 @@ func callMany(ctx context.Context, m *many, jobs []*outbox.Claimed) (outcomes []
 	return outcomes
 }
 
-// overrunAfter is how long a handler may go on after its time is over before that is reported.
 const overrunAfter = 5 * time.Second
 
-// reportOverrun reports a handler that has not returned some time after its time is over: it ignores the end of its
-// context. It keeps its worker, and nothing else shows this from outside until its lease lapses. reportOverrun is
-// called when the time is over.
+// reportOverrun reports a handler that has not returned overrunAfter this call, which is made when its time is over: it
+// ignores the end of its context. It keeps its worker, and nothing else shows this from outside until its lease lapses.
 func reportOverrun(p *common, a *attempt) {
 	began := time.Now()
 	time.AfterFunc(overrunAfter, func() {

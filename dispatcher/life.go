@@ -80,11 +80,9 @@ func (d *Dispatcher) openPools(ctx context.Context) (pool, extending *pgxpool.Po
 	return pool, extending, err
 }
 
+// Times after the grace period: see work.
 const (
-	// giveUpAfter is how long after the grace period outcomes are tried again. After that each is tried once.
-	giveUpAfter = 2 * time.Second
-	// abandonAfter is how long after the grace period handlers have to return, and goroutines to end: the statements
-	// under way at giveUpAfter, and then the last try of each outcome.
+	giveUpAfter  = 2 * time.Second
 	abandonAfter = giveUpAfter + statementTimeout + hintTimeout
 )
 
@@ -210,11 +208,8 @@ func (d *Dispatcher) Attach(p *outbox.Producer) (detach func()) {
 	}
 }
 
-// wake makes every queue look for jobs now. The attached producer calls it after it has committed a job. It never
-// blocks, and may be called at any time.
-//
-// A wake-up that arrives by Config.Wake may come from anybody, often for jobs that another process has long begun; the
-// queue paces wake-ups that find nothing. A call of wake is answered at once, as long as such calls find jobs.
+// wake makes every queue look for jobs now, unless such wake-ups find none (pace). The attached producer calls it after
+// it has committed a job. It never blocks, and may be called at any time.
 func (d *Dispatcher) wake() {
 	select {
 	case d.producerWake <- struct{}{}:
@@ -248,11 +243,10 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 	}
 }
 
-// reserve keeps a worker for a single job that the attached producer is about to commit. The commit then claims the
-// job, which starts when the commit is known, without a wake-up and a claim's own round trip and disk flush. It returns
-// nil if the job is to be claimed in the ordinary way: while the queue has jobs in hand, while another reservation is
-// under way, or if this process has no handler for the kind, or handles it in batches. It never blocks; a caller that
-// gets a reservation must end it.
+// reserve keeps a worker for a single job that the attached producer is about to commit. It returns nil if the job is
+// to be claimed in the ordinary way: while the queue has jobs in hand, while another reservation is under way, or if
+// this process has no handler for the kind, or handles it in batches. It never blocks; a caller that gets a reservation
+// must end it.
 func (d *Dispatcher) reserve(kind, queue string, id [16]byte) engine.Reservation {
 	if !d.common.phase.isClaiming() {
 		return nil

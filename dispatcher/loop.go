@@ -26,8 +26,7 @@ const (
 	maxFruitless = 100
 )
 
-// loop is the claim loop of a queue, and the only goroutine of this process that claims from it. The scheduler decides
-// what the next claim asks for and how long to sleep; the claimer sends it.
+// loop is the claim loop of a queue, and the only goroutine of this process that claims from it.
 type loop struct {
 	*claimer
 	pace pace

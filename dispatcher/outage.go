@@ -15,10 +15,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
-// outages holds the circuit of each kind of a queue, opened when the kind's dependency is unavailable ([Unavailable]).
-// After some such outcomes in a row the queue claims no more jobs of the kind and gives back those that have not
-// started. Instead it claims probes, one job at a time (internal/outage.Circuit). So 20 000 jobs behind a dead host
-// cost as much as a few dozen, and start at once when a probe has reached it.
+// outages holds the circuit of each kind of a queue ([Unavailable], internal/outage.Circuit). So 20 000 jobs behind a
+// dead host cost as much as a few dozen, and start at once when a probe has reached it.
 //
 // Claims leave jobs behind that a cursor then passes, so they begin at the front again when a kind is available again:
 //

@@ -145,10 +145,10 @@ func idSet(ids []pgtype.UUID) map[[16]byte]bool {
 	return set
 }
 
-// needsNotify reports whether other processes must be notified of a job. A job that goes back as it was may start in
-// any of them. When this process no longer claims, no timer of the others knows when the job is due.
+// needsNotify reports whether other processes must be notified of a job. When this process no longer claims, no timer
+// of the others knows when the job is due.
 //
-// The others are notified of a job that goes back due at once, even though this process looks as well: "The lock that
+// The others are notified of a job that goes back as it was, even though this process looks as well: "The lock that
 // stays, without a key" (docs/races.md). A job that asks to be run again at once wakes nobody, because a job that does
 // so all the time would keep every process awake. In this rare case the job waits for the next look of any process, at
 // most for a poll interval.

@@ -12,8 +12,8 @@ import (
 )
 
 // reserved tracks the one job of a queue that a producer in the same program is about to commit, and that this commit
-// claims (Dispatcher.reserve). There is only one at a time, so that a program with many concurrent commits has its jobs
-// claimed by the hundred, which costs less.
+// claims: it needs no wake-up, and no round trip and disk flush of a claim. There is only one at a time, so that a
+// program with many concurrent commits has its jobs claimed by the hundred, which costs less.
 // docs/adr/0016-claimed-where-enqueued.md lists what may go wrong, and what prevents it.
 //
 // It is the [engine.Reservation] of that job; the goroutine that commits calls these methods.
@@ -45,8 +45,7 @@ const (
 	gone             // no new reservation begins, and a job that is reserved but has not started does not start
 )
 
-// reserve keeps a place for the job. It reports false if the job is to be claimed in the ordinary way. The caller has
-// checked that this process handles the kind, and not in batches.
+// reserve is Dispatcher.reserve for a kind that this process handles, and not in batches.
 func (r *reserved) reserve(id outbox.ID) bool {
 	if r.capacity.limited.Load() || r.capacity.inHand.Load() != 0 || r.capacity.refused.Load() != 0 ||
 		r.workers.outages.some.Load() != 0 {
@@ -100,8 +99,8 @@ func (r *reserved) close() {
 	r.mu.Unlock()
 }
 
-// ask begins a look for orphans, and returns the ids of the jobs that are not orphans. A reserved job is not
-// one, whether it is committed or not. No reservation begins until the look has ended.
+// ask begins a look for orphans, and returns the ids of the jobs that are not orphans: a reserved job is not one,
+// whether it is committed or not.
 func (r *reserved) ask() (known []pgtype.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
