@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -10,9 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/lease"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
-	"github.com/posthaste-dev/posthaste/internal/clock"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
@@ -23,10 +24,10 @@ import (
 type attempt struct {
 	// Set by the claim.
 	job      *outbox.Claimed
+	lease    lease.Lease
 	route    *route
 	waker    *waker            // of the job's queue
 	tenant   *scheduler.Tenant // the tenant that the job counts against; nil if none
-	claimed  time.Time         // when the claim was sent, by the monotonic clock
 	arrived  time.Time         // when the claim's answer arrived; the wait for a worker counts from here
 	deadline time.Time         // the job's deadline by the monotonic clock; zero if it has none
 	rowAt    pgtype.TID        // where the claim has left the row; invalid if unknown
@@ -49,14 +50,6 @@ type attempt struct {
 	follows  bool          // a success has follow-ups to store
 	extra    int           // bytes of the follow-ups
 	stored   bool          // the database has the outcome
-
-	// Its lease, and whether it may go on.
-	mu          sync.Mutex
-	begun       time.Time               // when the handler started; zero if it has not
-	leaseUntil  time.Time               // by this process's monotonic clock; earlier than the database's
-	extendUntil time.Time               // when extensions of the lease end; zero while no handler is at work
-	stopCause   error                   // why it may not go on: the lease is lost, it is cancelled, a shutdown
-	cancel      context.CancelCauseFunc // of the running handler
 }
 
 // together returns the attempts that one call of the handler runs.
@@ -76,6 +69,17 @@ func keysOf(attempts []*attempt) (ids []pgtype.UUID, epochs []int64) {
 	return ids, epochs
 }
 
+// leasesOf returns the leases of attempts.
+func leasesOf(attempts []*attempt) iter.Seq[*lease.Lease] {
+	return func(yield func(*lease.Lease) bool) {
+		for _, a := range attempts {
+			if !yield(&a.lease) {
+				return
+			}
+		}
+	}
+}
+
 // unstored returns the attempts whose outcomes are not stored.
 func unstored(batch []*attempt) (left []*attempt) {
 	for _, a := range batch {
@@ -86,22 +90,6 @@ func unstored(batch []*attempt) (left []*attempt) {
 	return left
 }
 
-// begin marks the handler as running. It reports false if the attempt was ended in the buffer or its lease is over.
-func (a *attempt) begin(cancel context.CancelCauseFunc, now, extendUntil time.Time) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.cancel, a.begun, a.extendUntil = cancel, now, extendUntil
-	return a.stopCause == nil && now.Before(a.leaseUntil)
-}
-
-// handlerReturned marks the handler as returned. An outcome is left, and its lease is extended until the database takes
-// it.
-func (a *attempt) handlerReturned() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.extendUntil = time.Time{}
-}
-
 // bufferedAt returns when the attempt began to wait for a worker.
 func (a *attempt) bufferedAt() time.Time {
 	if a.batch != nil {
@@ -110,66 +98,17 @@ func (a *attempt) bufferedAt() time.Time {
 	return a.arrived
 }
 
-// extended sets the time until which this process trusts the lease. It reports whether the previous time had passed
-// when the extension was sent.
-func (a *attempt) extended(sent, until time.Time) (late bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	late = clock.Elapsed(a.leaseUntil, sent) > 0
-	a.leaseUntil = until
-	return late
-}
-
-// needsExtension reports whether a third of the lease has been used. After the machine was suspended, an extension
-// finds out at once whether the lease is lost; if the wall clock was set ahead, it is one extension too many. begin and
-// lapsed do not look at the wall clock: set ahead, it would stop every handler.
-//
-// The lease of a handler that goes on long after its time is over is not extended any more: it lapses, and the reaper
-// takes the job over.
-func (a *attempt) needsExtension(now time.Time, renewBelow time.Duration) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return clock.Elapsed(a.leaseUntil, now) >= -renewBelow && !errors.Is(a.stopCause, outbox.ErrLeaseLost) &&
-		(a.extendUntil.IsZero() || now.Before(a.extendUntil))
-}
-
 // isUnmoved reports whether the job's row should still be where its claim left it. An extension of the lease moves the
 // row, and is due after a third of the lease's time.
 func (a *attempt) isUnmoved(now time.Time, leaseTTL time.Duration) bool {
-	return a.rowAt.Valid && now.Sub(a.claimed) < leaseTTL/4
-}
-
-// lapsed reports whether this process may no longer trust the lease.
-func (a *attempt) lapsed(now time.Time) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return now.After(a.leaseUntil)
-}
-
-// end stops the attempt: the handler's context ends with the cause.
-func (a *attempt) end(cause error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.stopCause == nil {
-		a.stopCause = cause
-		if a.cancel != nil {
-			a.cancel(cause)
-		}
-	}
-	if errors.Is(cause, outbox.ErrLeaseLost) {
-		a.stopCause = cause // there is nothing left to extend
-	}
+	return a.rowAt.Valid && now.Sub(a.lease.Claimed) < leaseTTL/4
 }
 
 // LeaseLost reports whether the lease is known to be lost.
-func (a *attempt) LeaseLost() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return errors.Is(a.stopCause, outbox.ErrLeaseLost)
-}
+func (a *attempt) LeaseLost() bool { return errors.Is(a.lease.Ended(), outbox.ErrLeaseLost) }
 
 // LoseLease ends the attempt because its lease is lost.
-func (a *attempt) LoseLease() { a.end(outbox.ErrLeaseLost) }
+func (a *attempt) LoseLease() { a.lease.End(outbox.ErrLeaseLost) }
 
 // mayBeCalledOff reports whether the attempt's job may still be closed as cancelled or expired. It excludes an attempt
 // that completed its job in a transaction of its own, because the row is gone, unless the attempt was stopped or has a
@@ -178,26 +117,7 @@ func (a *attempt) mayBeCalledOff() bool {
 	if a.err != nil || !engine.InternalOf(a.job).Completed.Load() {
 		return true
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.stopCause != nil || !a.deadline.IsZero()
-}
-
-// age returns how long the handler has been running, or how long its job has waited for a worker or for the rest of its
-// batch. It returns 0 if that wait is too short to matter, or if the attempt was asked to stop.
-func (a *attempt) age(now time.Time, least time.Duration) time.Duration {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.stopCause != nil {
-		return 0
-	}
-	if a.begun.IsZero() {
-		if waited := now.Sub(a.claimed); waited >= least { // most jobs start long before
-			return waited
-		}
-		return 0
-	}
-	return now.Sub(a.begun)
+	return a.lease.Ended() != nil || !a.deadline.IsZero()
 }
 
 // size returns how many bytes the settlement moves.
@@ -225,7 +145,7 @@ type batch struct {
 	timer    *time.Timer
 	sent     time.Time // when it was sent to the workers
 
-	mu      sync.Mutex // locked after an attempt's mu
+	mu      sync.Mutex // locked after the mutex of a lease
 	cancel  context.CancelCauseFunc
 	left    int                                           // jobs that may still run
 	ended   map[*outbox.Claimed]error                     // why the other jobs may not

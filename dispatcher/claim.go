@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/lease"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/limit"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/promote"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
@@ -32,7 +33,7 @@ type claimer struct {
 	workers  *workers
 	batches  *batches
 	reserved *reserved // for a job that the attached producer is about to commit
-	leases   *leases
+	leases   *lease.Keeper
 	promoter *promote.Promoter
 	peers    *notifier
 }
@@ -224,7 +225,7 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 	c.health.OK()
 	c.metrics.claimBatch.Observe(float64(len(b.claimed)))
 
-	c.leases.add(b.claimed)
+	c.leases.Add(leasesOf(b.claimed))
 	c.capacity.inHand.Add(int64(len(b.claimed)))
 	surplus, together, now := 0, 0, time.Now()
 	c.attribute(b.claimed, now)

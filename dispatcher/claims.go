@@ -81,7 +81,6 @@ func (t *tally) read(rows pgx.Rows, queue string) error {
 type claims struct {
 	*common
 	queue    string
-	trust    time.Duration // how long after sending a claim we trust the lease
 	waker    *waker
 	recorder *report.Recorder
 	handlers outbox.Beginner // handlers begin their transactions on it: Claimed.Tx
@@ -272,7 +271,7 @@ func (c *claims) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) (*att
 	if hook := a.route.success; hook != nil {
 		kept.FollowUps.Hook = func() engine.Row { return hookRow(job, hook.kind, hook.withResult) }
 	}
-	a.job, a.waker, a.claimed, a.leaseUntil, a.rowAt = job, c.waker, sent, sent.Add(c.trust), row.rowAt
+	a.job, a.lease.Job, a.lease.Claimed, a.waker, a.rowAt = job, job, sent, c.waker, row.rowAt
 	a.streamed, a.traced = row.streamed.Valid, c.handlerContext
 	if row.deadline.Valid {
 		// Both are readings of the database's clock, and the claim was sent before the second. So our deadline is early

@@ -59,20 +59,6 @@ func (p *common) boundSettling() (context.Context, context.CancelFunc) {
 	return bounded(p.settling)
 }
 
-// every calls do at each interval until ctx ends.
-func every(ctx context.Context, interval time.Duration, do func(now time.Time)) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			do(now)
-		}
-	}
-}
-
 // LogJobs selects which lines about jobs are logged.
 type LogJobs string
 

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/lease"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/limit"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/promote"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
@@ -39,7 +40,7 @@ type Dispatcher struct {
 	giveUp   context.CancelFunc // ends common.settling
 	db       *sqlgen.Queries
 	queues   map[string]*loop // by name
-	leases   *leases
+	leases   *lease.Keeper
 	promoter *promote.Promoter
 	recorder *report.Recorder
 	settler  *settler
@@ -107,14 +108,17 @@ func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool)
 }
 
 // composeParts creates the parts that an [Inline] uses, too.
-func (d *Dispatcher) composeParts(conn outbox.DB, extending extendStatement) {
+func (d *Dispatcher) composeParts(conn outbox.DB, extending lease.Extensions) {
 	p := d.common
 	d.db = sqlgen.New(conn)
 	d.waiters = newNotifier(d.db.WakeWaiters)
 	d.peers = newNotifier(func(ctx context.Context) error {
 		return d.db.Notify(ctx, []string{engine.Channel})
 	})
-	d.leases = newLeases(p, d.db, extending)
+	d.leases = lease.NewKeeper(lease.Config{
+		TTL: p.leaseTTL, DB: d.db, Extending: extending, Timeout: statementTimeout, Most: maxBatch,
+		Notice: noticeWithin, Cancelled: ErrCancelled, Health: p.health, Late: p.metrics.extensionsLate,
+	})
 	d.promoter = promote.New(promote.Config{
 		DB: d.db, Health: p.health, Offer: d.offer, Notify: d.peers.notify, Bound: p.boundSettling,
 		Most: maxBatch / 2, Context: p.handlerContext, CutOff: p.phase.isCutOff, Pause: scheduler.LockedPause,
@@ -143,8 +147,7 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatement
 	}
 	w := newWorkers(p, c, newPauseCheck(p, name, d.db), newOutages(p, name, c.waker), d.settler.ended, &d.running)
 	claims := &claims{
-		common: p, queue: name, trust: d.leases.trust, waker: c.waker, recorder: d.recorder,
-		handlers: d.callerPool,
+		common: p, queue: name, waker: c.waker, recorder: d.recorder, handlers: d.callerPool,
 	}
 	return newLoop(&claimer{
 		common: p, queue: name, db: db, claims: claims,

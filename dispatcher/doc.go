@@ -76,7 +76,7 @@ package dispatcher
 //	store.go        the settling statements, for each kind of outcome
 //	report.go       counts and logs the ends of attempts, and notifies other processes and waiting callers
 //	internal/promote  moves keys on when jobs have left them
-//	lease.go        the jobs that this process holds: their leases, and the ends of handlers whose jobs were cancelled
+//	internal/lease  the leases of the jobs that this process holds, and the ends of handlers whose jobs were cancelled
 //	step.go         Step and StepTx: parts of a job that run once
 //	many.go         HandleMany: a handler for jobs of a kind together
 //	hooks.go        OnSuccess, OnResult and OnDeath, and what hooks receive about a job that has ended

@@ -126,7 +126,7 @@ func begin(p *common, a *attempt, cancel context.CancelCauseFunc, now time.Time,
 	timeout time.Duration,
 ) (refused error) {
 	// cutOff does not know of jobs that are claimed while the grace period ends.
-	if !a.begin(cancel, now, now.Add(timeout+p.leaseTTL)) || p.phase.isCutOff() {
+	if !a.lease.Begin(cancel, now, now.Add(timeout+p.leaseTTL)) || p.phase.isCutOff() {
 		a.outcome = outcome.Interrupted
 		return outbox.ErrLeaseLost
 	}
@@ -139,7 +139,7 @@ func begin(p *common, a *attempt, cancel context.CancelCauseFunc, now time.Time,
 
 // noteStart counts and logs that a handler is called.
 func (p *common) noteStart(a *attempt, now time.Time, attrs ...slog.Attr) {
-	a.observe(a.route.counts.startDelay, a.job.StartedAt.Sub(a.job.RunAt)+now.Sub(a.claimed))
+	a.observe(a.route.counts.startDelay, a.job.StartedAt.Sub(a.job.RunAt)+now.Sub(a.lease.Claimed))
 	if p.logJobs == LogAll && p.log.Enabled(a.traced, slog.LevelInfo) {
 		p.log.LogAttrs(a.traced, slog.LevelInfo, "job_claimed", a.Attrs("job_claimed", attrs...)...)
 	}

@@ -128,8 +128,7 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 		front:      true, kinds: []string{f.Kind}, room: room, limits: true,
 	}
 	claims := &claims{
-		common: i.d.common, queue: f.Queue, trust: i.d.leases.trust, waker: newWaker(),
-		recorder: recorder, handlers: i.handlers,
+		common: i.d.common, queue: f.Queue, waker: newWaker(), recorder: recorder, handlers: i.handlers,
 	}
 	bound, cancel := bounded(ctx)
 	defer cancel()
@@ -138,7 +137,7 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 		return nil, fmt.Errorf("claim a job of %s: %w", f.Kind, b.err)
 	}
 	i.d.promoter.Blocked(b.tally.halted)
-	i.d.leases.add(b.claimed)
+	i.d.leases.Add(leasesOf(b.claimed))
 	for _, a := range b.claimed {
 		a.arrived = time.Now()
 	}

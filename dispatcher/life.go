@@ -119,7 +119,7 @@ func (d *Dispatcher) work(ctx context.Context) error {
 		return nil
 	case <-abandoned.C:
 		return fmt.Errorf("dispatcher: %d jobs were not settled %s after the grace period; their leases lapse",
-			d.leases.count(), abandonAfter)
+			d.leases.Count(), abandonAfter)
 	}
 }
 
@@ -149,7 +149,7 @@ func (d *Dispatcher) begin(ctx, afterJobs context.Context, endAfterJobs func()) 
 	d.settler.afterJobs = afterJobs
 	settlement := slices.Repeat([]func(){d.settler.run}, settlers)
 	settlement = append(settlement,
-		func() { d.leases.watchCancellations(afterJobs) },
+		func() { d.leases.WatchCancellations(afterJobs) },
 		func() { heartbeat(afterJobs, d.db, d.Presence(), d.config.Listening) })
 	return []stage{
 		start(func() {}, claims...), // they end with ctx
@@ -158,7 +158,7 @@ func (d *Dispatcher) begin(ctx, afterJobs context.Context, endAfterJobs func()) 
 		start(func() { endAfterJobs(); close(d.settler.ended) }, settlement...),
 		{func() {}, d.settler.awaitRefused},
 		// Outcomes may have waited for a lock until now. A lease that lapses meanwhile lets the job run again.
-		start(endHolding, func() { d.leases.keep(holding) }, func() { d.leases.watch(holding) }),
+		start(endHolding, func() { d.leases.Keep(holding) }, func() { d.leases.Watch(holding) }),
 		start(d.waiters.stop, d.waiters.run),
 		start(d.promoter.Stop, d.promoter.Run),
 		start(d.peers.stop, d.peers.run),
@@ -178,11 +178,11 @@ func (d *Dispatcher) endWorkers() {
 // cutOff ends the grace period: it ends the contexts of handlers that still run.
 func (d *Dispatcher) cutOff() {
 	d.common.phase.Store(cutOff)
-	if n := d.leases.count(); n > 0 {
+	if n := d.leases.Count(); n > 0 {
 		d.common.log.LogAttrs(d.common.handlerContext, slog.LevelWarn,
 			"running jobs cut off: the grace period is over", slog.Int("jobs", n))
 	}
-	d.leases.cut()
+	d.leases.EndAll(ErrShutdown)
 }
 
 // Channel is the NOTIFY channel on which dispatchers learn of jobs. A listener whose signal is Config.Wake listens to
@@ -233,7 +233,7 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 				continue
 			}
 		}
-		d.leases.poke()
+		d.leases.Poke()
 		for _, q := range d.queues {
 			if own {
 				q.pace.producerWoke.Store(true)
@@ -354,7 +354,7 @@ func heartbeat(ctx context.Context, db heartbeatStatements, p Presence, listenin
 		}
 	}
 	show(time.Now())
-	every(ctx, listeningInterval, show)
+	backoff.Every(ctx, listeningInterval, show)
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintTimeout)
 	defer cancel()
 	_ = db.RemoveWorker(bound, row.Worker)

@@ -230,7 +230,8 @@ func TestABusyQueueLooksForJobsOfALostClaim(t *testing.T) {
 func TestTheMeanIsOfHandlersThatWereCalled(t *testing.T) {
 	q := idleQueue(t, nil)
 	for _, together := range []bool{false, true} {
-		a := &attempt{job: newJob(tiny{}.Kind(), outbox.RootTenant, 0, ""), route: q.routes[tiny{}.Kind()], stopCause: ErrCancelled}
+		a := &attempt{job: newJob(tiny{}.Kind(), outbox.RootTenant, 0, ""), route: q.routes[tiny{}.Kind()]}
+		a.lease.End(ErrCancelled)
 		if together {
 			a.batch = &batch{attempts: []*attempt{a}}
 		}

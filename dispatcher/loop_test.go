@@ -77,7 +77,7 @@ func inMemoryOf(t *testing.T, workers int, mux *Mux, config Config, drive func(r
 		var all, settling sync.WaitGroup
 		settling.Go(func() {
 			for a := range d.settler.ended {
-				d.leases.remove([]*attempt{a})
+				d.leases.Remove(leasesOf([]*attempt{a}))
 				r.settle(a)
 			}
 		})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/lease"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
@@ -74,7 +75,7 @@ func (s *memoryStore) claim(_ context.Context, _ querier, r claimRequest) *claim
 				if is {
 					left--
 					job.StartedAt, job.Attempt = now, job.Attempt+1
-					a := &attempt{job: job, waker: s.waker, route: s.routes[job.Kind], claimed: now, leaseUntil: now.Add(time.Hour)}
+					a := &attempt{job: job, lease: lease.Lease{Job: job, Claimed: now}, waker: s.waker, route: s.routes[job.Kind]}
 					if s.recorder != nil {
 						a.reports.Begin(a, job, s.recorder)
 					}

@@ -40,7 +40,7 @@ func newPauseCheck(p *common, queue string, db pauseStatement) *pauseCheck {
 
 // mayStart reports whether a job that waited for a worker may start. It may not if an operator has paused the queue.
 func (c *pauseCheck) mayStart(a *attempt) bool {
-	if time.Since(a.claimed) < noticeWithin {
+	if time.Since(a.lease.Claimed) < noticeWithin {
 		return true
 	}
 	c.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/lease"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
@@ -24,7 +25,7 @@ func TestWorkersDoNotWaitForADatabaseThatHangs(t *testing.T) {
 	}
 	began := time.Now()
 	for range 3 {
-		if !check.mayStart(&attempt{claimed: began.Add(-time.Minute)}) {
+		if !check.mayStart(&attempt{lease: lease.Lease{Claimed: began.Add(-time.Minute)}}) {
 			t.Fatal("the job may not start")
 		}
 		time.Sleep(hintTimeout / 2)

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/lease"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -21,7 +22,7 @@ type reserved struct {
 	*common
 	capacity *capacity
 	workers  *workers
-	leases   *leases
+	leases   *lease.Keeper
 	claims   *claims
 
 	mu           sync.Mutex
@@ -105,7 +106,7 @@ func (r *reserved) ask() (known []pgtype.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asking = true
-	known = r.leases.ids()
+	known = r.leases.IDs()
 	if !r.id.IsZero() {
 		known = append(known, pgvalue.UUID(r.id))
 	}
@@ -143,7 +144,7 @@ func (r *reserved) Committed() bool {
 	a := r.answer.claimed[0]
 	r.capacity.noteSize(int64(len(a.job.Payload)))
 	r.metrics.claimBatch.Observe(1)
-	r.leases.add([]*attempt{a})
+	r.leases.Add(leasesOf([]*attempt{a}))
 	a.arrived = time.Now()
 	a.route.counts.claimed.Inc()
 	r.workers.deliver(a)

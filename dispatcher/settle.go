@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/lease"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/promote"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
@@ -29,7 +30,7 @@ type settler struct {
 	*common
 	statements *store
 	reporter   *reporter
-	leases     *leases
+	leases     *lease.Keeper
 	promoter   *promote.Promoter
 
 	ended     chan *attempt  // finished attempts
@@ -44,7 +45,7 @@ type settler struct {
 	givenUp   []*attempt      // guarded by turn
 }
 
-func newSettler(p *common, statements *store, reporter *reporter, leases *leases, promoter *promote.Promoter) *settler {
+func newSettler(p *common, statements *store, reporter *reporter, leases *lease.Keeper, promoter *promote.Promoter) *settler {
 	s := &settler{
 		common: p, statements: statements, reporter: reporter, leases: leases, promoter: promoter,
 		ended: make(chan *attempt, 2*maxBatch), gathering: make(chan struct{}, 1),
@@ -185,7 +186,7 @@ func (s *settler) drop(batch []*attempt) {
 	}
 	s.log.LogAttrs(s.handlerContext, slog.LevelError, "outcomes not stored: the jobs will run again",
 		slog.Int("jobs", len(batch)))
-	s.leases.remove(batch)
+	s.leases.Remove(leasesOf(batch))
 }
 
 // setLockedAside sets the jobs of the batch aside whose rows another transaction has locked, and keeps the others. It
@@ -249,7 +250,7 @@ func amend(a *attempt, err error) (changed bool) {
 func (s *settler) settled(batch []*attempt, retried bool) {
 	s.health.OK()
 	s.reporter.report(batch, retried)
-	s.leases.remove(batch)
+	s.leases.Remove(leasesOf(batch))
 	s.leave(batch)
 	for _, a := range batch {
 		a.waker.jobEnded()

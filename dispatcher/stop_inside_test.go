@@ -98,7 +98,7 @@ func stopWhileStuck(t *testing.T, db stuck, grace time.Duration) {
 	d.common.health.leave = func(error) {}
 	statements := sqlgen.New(db)
 	d.db, d.recorder.DB, d.promoter.DB = statements, statements, statements
-	d.settler.statements.db, d.settler.reporter.db, d.leases.db, d.leases.extending = statements, statements, statements, statements
+	d.settler.statements.db, d.settler.reporter.db, d.leases.DB, d.leases.Extending = statements, statements, statements, statements
 	q := d.queues[engine.DefaultQueue]
 	store := &memoryStore{routes: d.common.routes, waker: q.capacity.waker, recorder: d.recorder}
 	q.claimer.claims, q.db, q.workers.pause.db = store, store, store
@@ -123,7 +123,7 @@ func stopWhileStuck(t *testing.T, db stuck, grace time.Duration) {
 	if took := time.Since(began); err != nil || took > max(grace, 0)+abandonAfter {
 		t.Errorf("after %s: %v, want that all goroutines have ended", took, err)
 	}
-	if n := d.leases.count(); n != 0 {
+	if n := d.leases.Count(); n != 0 {
 		t.Errorf("%d jobs are still held", n)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/lease"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -48,7 +49,7 @@ func TestASuccessIsStoredInItsPlaceOrWhereverItIs(t *testing.T) {
 		}, []string{byID}, 0},
 		"the leases are being extended": {func(_ *testing.T, _ *pgxpool.Pool, batch []*attempt) {
 			for _, a := range batch {
-				a.claimed = time.Now().Add(-5 * time.Second) // of 15
+				a.lease.Claimed = time.Now().Add(-5 * time.Second) // of 15
 			}
 		}, []string{byID}, 0},
 		"one lease is lost": {func(t *testing.T, db *pgxpool.Pool, batch []*attempt) {
@@ -205,7 +206,7 @@ func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int) []*attempt 
 		take(t, db, "w", 1, id)
 		job := &outbox.Claimed{}
 		job.ID, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts = id, "tiny", 1, 1, 10
-		batch[i] = &attempt{job: job, route: d.common.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, claimed: time.Now(), outcome: outcome.Outcome{Status: outbox.Succeeded}}
+		batch[i] = &attempt{job: job, lease: lease.Lease{Job: job, Claimed: time.Now()}, route: d.common.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, outcome: outcome.Outcome{Status: outbox.Succeeded}}
 		if err := db.QueryRow(t.Context(), `SELECT ctid FROM outbox.jobs WHERE id = $1`, id).Scan(&batch[i].rowAt); err != nil {
 			t.Fatal(err)
 		}
@@ -266,7 +267,7 @@ func TestOnlyOneOfTwoAttemptsAtAJobIsStored(t *testing.T) {
 					for _, epoch := range []int64{3, 1} {
 						job := &outbox.Claimed{}
 						job.ID, job.Tenant, job.Key, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts = id, tenant, key, "tiny", epoch, 1, 10
-						a := &attempt{job: job, route: d.common.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, claimed: time.Now(), err: end}
+						a := &attempt{job: job, lease: lease.Lease{Job: job, Claimed: time.Now()}, route: d.common.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, err: end}
 						a.outcome, _ = a.route.config.policy().Decide(job, end, nil)
 						batch = append(batch, a)
 					}

@@ -76,7 +76,7 @@ func (w *workers) work(wasOther bool) {
 
 // hand sends a finished attempt to the settler, after its last report if it made any.
 func (w *workers) hand(a *attempt) {
-	a.handlerReturned()
+	a.lease.HandlerReturned()
 	w.outages.noteOutcome(a)
 	if !a.reports.End() {
 		w.ended <- a

@@ -50,9 +50,10 @@ var allowed = map[string]string{
 	"inbox":            "internal/engine outbox internal/sqlgen internal/pgsession internal/invalid",
 	"protect":          "internal/durable internal/engine outbox",
 	"await":            "protect outbox listener internal/engine internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
-	"dispatcher":       "protect outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/clock internal/fingerprint internal/invalid internal/outage internal/outcome internal/pgsession internal/pgvalue internal/release dispatcher/internal/buffer dispatcher/internal/limit dispatcher/internal/promote dispatcher/internal/report dispatcher/internal/scheduler",
+	"dispatcher":       "protect outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/invalid internal/outage internal/outcome internal/pgsession internal/pgvalue internal/release dispatcher/internal/buffer dispatcher/internal/lease dispatcher/internal/limit dispatcher/internal/promote dispatcher/internal/report dispatcher/internal/scheduler",
 
 	"dispatcher/internal/buffer":    "",
+	"dispatcher/internal/lease":     "internal/backoff internal/clock internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue",
 	"dispatcher/internal/limit":     "outbox internal/sqlgen internal/pgsession internal/pgvalue",
 	"dispatcher/internal/promote":   "internal/backoff internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue",
 	"dispatcher/internal/scheduler": "outbox",

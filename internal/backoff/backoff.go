@@ -78,5 +78,19 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// Every calls do at each interval until ctx ends.
+func Every(ctx context.Context, interval time.Duration, do func(now time.Time)) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			do(now)
+		}
+	}
+}
+
 // Jitter returns d, a quarter shorter or longer at most, so that many processes do not act in step.
 func Jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(max(1, d/2)) }

@@ -76,21 +76,21 @@ var lease = []Mutant{
 		Name:      "a handler is not told that its lease is lost",
 		Breaks:    "a zombie goes on beside its replacement",
 		Invariant: "One live lease",
-		Edits: []Edit{{"dispatcher.leases.extendSome", `		default:
-			a.end(outbox.ErrLeaseLost)
+		Edits: []Edit{{"dispatcher/internal/lease.Keeper.extendSome", `		default:
+			l.End(outbox.ErrLeaseLost)
 		}
 	}
-	l.mu.Unlock()`, `		default:
+	k.mu.Unlock()`, `		default:
 		}
 	}
-	l.mu.Unlock()`}},
+	k.mu.Unlock()`}},
 		Checks: []Check{test("dispatcher", "TestHandlerLearnsThatItsLeaseIsLost", "by the lapse of the lease, not by its extension")},
 	},
 	{
 		Name:      "a lease is trusted for ever",
 		Breaks:    "a handler whose lease could not be extended goes on when another may start the job",
 		Invariant: "One live lease",
-		Edits:     []Edit{{"dispatcher.attempt.lapsed", `return now.After(a.leaseUntil)`, `return false`}},
+		Edits:     []Edit{{"dispatcher/internal/lease.Lease.lapsed", `return now.After(l.until)`, `return false`}},
 		Checks:    []Check{test("dispatcher", "TestHandlerStopsWhenItsLeaseCannotBeExtended", "in vain for the handler's context to end")},
 	},
 	{
@@ -99,7 +99,7 @@ var lease = []Mutant{
 		Invariant: "A lease lasts for as long as its worker keeps it",
 		Edits:     []Edit{{"internal/clock.Elapsed", `max(b.Sub(a), b.Round(0).Sub(a.Round(0)))`, `b.Sub(a)`}},
 		Checks: []Check{
-			test("dispatcher", "TestASuspendedMachineExtendsItsLeasesAtOnce", "suspended: the lease needs to be extended: false"),
+			test("dispatcher/internal/lease", "TestASuspendedMachineExtendsItsLeasesAtOnce", "suspended: the lease needs to be extended: false"),
 			test("reaper", "TestWhatIsAnOutage", "the machine was suspended: an outage of"),
 		},
 	},
@@ -107,9 +107,9 @@ var lease = []Mutant{
 		Name:      "a refused extension costs all leases",
 		Breaks:    "a trigger of the user's that refuses one job's row stops every handler of the process that runs for long",
 		Invariant: "A lease lasts for as long as its worker keeps it",
-		Edits: []Edit{{"dispatcher.leases.extend", `err := pgsession.Apart(batch, func(part []*attempt) error { return l.extendSome(ctx, part) }, func(`, `err := l.extendSome(ctx, batch)
-		_ = pgsession.Apart(batch, func(part []*attempt) error { return nil }, func(`}},
-		Checks: []Check{test("dispatcher", "TestARefusedExtensionCostsOneLease", "the user's trigger says no")},
+		Edits: []Edit{{"dispatcher/internal/lease.Keeper.extend", `err := pgsession.Apart(batch, func(part []*Lease) error { return k.extendSome(ctx, part) }, func(`, `err := k.extendSome(ctx, batch)
+		_ = pgsession.Apart(batch, func(part []*Lease) error { return nil }, func(`}},
+		Checks: []Check{test("dispatcher/internal/lease", "TestARefusedExtensionCostsOneLease", "is lost: true")},
 	},
 }
 
@@ -156,7 +156,7 @@ var workerNameFence = []Edit{
 }`},
 	{"internal/sqlgen.Queries.ExtendLeases", `ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl)`, `ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl, arg.Worker)`},
 	{
-		"dispatcher.leases.extendSome", `params := sqlgen.ExtendLeasesParams{LeaseTtl: pgvalue.Interval(l.ttl)}`,
-		`params := sqlgen.ExtendLeasesParams{LeaseTtl: pgvalue.Interval(l.ttl), Worker: batch[0].job.Worker}`,
+		"dispatcher/internal/lease.Keeper.extendSome", `params := sqlgen.ExtendLeasesParams{LeaseTtl: pgvalue.Interval(k.TTL)}`,
+		`params := sqlgen.ExtendLeasesParams{LeaseTtl: pgvalue.Interval(k.TTL), Worker: batch[0].Job.Worker}`,
 	},
 }

@@ -9,7 +9,7 @@ var settle = []Mutant{
 		Name:      "an outcome keeps no lease",
 		Breaks:    "a job whose outcome the database does not take yet is carried out again",
 		Invariant: "Fenced",
-		Edits:     []Edit{{"dispatcher.attempt.handlerReturned", `a.extendUntil = time.Time{}`, `_ = a.extendUntil`}},
+		Edits:     []Edit{{"dispatcher/internal/lease.Lease.HandlerReturned", `l.extendUntil = time.Time{}`, `_ = l.extendUntil`}},
 		Checks:    []Check{test("dispatcher", "TestARefusedOutcomeKeepsItsLease", "has lapsed")},
 	},
 	{
@@ -265,7 +265,7 @@ RETURNING id`},
 		Name:      "leases end with the last handler",
 		Breaks:    "at a stop, a finished job whose row is locked runs again",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.Dispatcher.begin", `d.leases.keep(holding)`, `d.leases.keep(afterJobs)`}},
+		Edits:     []Edit{{"dispatcher.Dispatcher.begin", `d.leases.Keep(holding)`, `d.leases.Keep(afterJobs)`}},
 		Checks:    []Check{test("dispatcher", "TestLeasesAreExtendedWhileOutcomesWaitAtAStop", "the lease of a finished job has lapsed")},
 	},
 	{

@@ -59,7 +59,7 @@ var ending = []Mutant{
 		Name:      "nobody looks for cancellations",
 		Breaks:    "a handler goes on for as long as it likes when nobody is notified",
 		Invariant: "Cancelled is not tried again",
-		Edits:     []Edit{{"dispatcher.leases.watchCancellations", "			return\n		}\n		looked = now\n", "			return\n		}\n		if looked = now; true {\n			return\n		}\n"}},
+		Edits:     []Edit{{"dispatcher/internal/lease.Keeper.WatchCancellations", "			return\n		}\n		looked = now\n", "			return\n		}\n		if looked = now; true {\n			return\n		}\n"}},
 		Checks:    []Check{test("dispatcher", "TestACancelledHandlerIsStopped", "in vain for the cancellation")},
 	},
 	{
@@ -73,7 +73,7 @@ var ending = []Mutant{
 		Name:      "what waits to be started is not asked for",
 		Breaks:    "a job that is cancelled while it waits for the rest of its batch is started",
 		Invariant: "Cancelled is not tried again",
-		Edits:     []Edit{{"dispatcher.attempt.age", `waited >= least {`, `false && waited >= least {`}},
+		Edits:     []Edit{{"dispatcher/internal/lease.Lease.age", `waited >= least {`, `false && waited >= least {`}},
 		Checks:    []Check{test("dispatcher", "TestAJobCancelledBeforeItStartsIsNotStarted", `want "cancelled attempt=1`)},
 	},
 }
