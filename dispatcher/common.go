@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 )
 
@@ -28,7 +29,7 @@ type common struct {
 	log            *slog.Logger
 	logJobs        LogJobs
 	metrics        *metrics
-	health         *health
+	health         *health.Health
 	phase          *phase
 }
 

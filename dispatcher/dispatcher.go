@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/lease"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/limit"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/promote"
@@ -69,7 +70,7 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 			log:     log,
 			logJobs: config.LogJobs,
 			metrics: newMetrics(config.Registerer),
-			health:  &health{log: log},
+			health:  health.New(log),
 			phase:   new(phase),
 
 			settling: context.Background(),
@@ -97,7 +98,7 @@ func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool)
 	p := d.common
 	p.handlerContext = context.WithoutCancel(ctx)
 	p.settling, d.giveUp = context.WithCancel(p.handlerContext)
-	p.health.leave = func(err error) { leaveServer(err, pool, extending, d.callerPool) }
+	p.health.Leave = func(err error) { leaveServer(err, pool, extending, d.callerPool) }
 	d.composeParts(pool, sqlgen.New(extending))
 	d.recorder = d.newRecorder(func(a report.Owner) { d.settler.ended <- a.(*attempt) })
 	d.queues = make(map[string]*loop, len(d.config.Queues))
@@ -122,7 +123,7 @@ func (d *Dispatcher) composeParts(conn outbox.DB, extending lease.Extensions) {
 	d.promoter = promote.New(promote.Config{
 		DB: d.db, Health: p.health, Offer: d.offer, Notify: d.peers.notify, Bound: p.boundSettling,
 		Most: maxBatch / 2, Context: p.handlerContext, CutOff: p.phase.isCutOff, Pause: scheduler.LockedPause,
-		Rest: func(wait time.Duration, err error) { p.health.rest(p.settling, wait, err) },
+		Rest: func(wait time.Duration, err error) { p.health.Rest(p.settling, wait, err) },
 	})
 	statements := &store{common: p, db: d.db, conn: conn, pokeAll: d.pokeAll, peers: d.peers}
 	d.settler = newSettler(p, statements, newReporter(p, d.db, d.waiters, d.peers), d.leases, d.promoter)

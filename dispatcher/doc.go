@@ -88,8 +88,8 @@ package dispatcher
 //	mux.go          the handler of each kind
 //	outcome.go      what a handler may return, the settings for a kind's attempts, and backoff policies;
 //	                internal/outcome decides what becomes of its job
-//	health.go       connections of the dispatcher's own, whether the latest statement succeeded, complaints about
-//	                failures, and the wait for recovery
+//	internal/health whether the latest statement succeeded, complaints about failures, and the wait for recovery
+//	session.go      connections of the dispatcher's own, and what bounds their statements
 //	metrics.go      counters and histograms
 //
 // Package internal/scheduler decides what the next claim asks for and how long a queue may sleep. Package

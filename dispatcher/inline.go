@@ -52,13 +52,13 @@ func NewInline(ctx context.Context, conn outbox.DB, handlers outbox.Beginner, mu
 		return nil, err
 	}
 	p := d.common
-	p.handlerContext, p.health.leave = ctx, func(error) {}
+	p.handlerContext = ctx
 	d.composeParts(conn, sqlgen.New(conn))
 	bound, cancel := bounded(ctx)
 	defer cancel()
 	if !registerHooks(bound, p, d.db, d.deathHooks) {
 		return nil, fmt.Errorf("dispatcher: register death hooks: %w",
-			errors.Join(p.health.err(), context.Cause(bound)))
+			errors.Join(p.health.Err(), context.Cause(bound)))
 	}
 	return &Inline{d, conn, handlers}, nil
 }
@@ -165,7 +165,7 @@ func (i *Inline) settle(ended []*attempt) error {
 	i.d.settler.setAside = func(a *attempt) { refused = append(refused, a) }
 	i.d.settler.settle(ended)
 	i.d.settler.reporter.failures.End()
-	if err := i.d.common.health.err(); err != nil {
+	if err := i.d.common.health.Err(); err != nil {
 		return fmt.Errorf("settle %d jobs: %w", len(ended), err)
 	}
 	var errs []error

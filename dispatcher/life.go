@@ -29,7 +29,7 @@ func (d *Dispatcher) Ready() error {
 	if !d.started.Load() {
 		return errors.New("not started")
 	}
-	return d.common.health.err()
+	return d.common.health.Err()
 }
 
 // Run works until ctx ends. Then it stops claiming, gives back jobs that have not started, and lets running jobs finish

@@ -41,7 +41,7 @@ func idleQueue(t *testing.T, db claimStatements) *loop {
 		t.Fatal(err)
 	}
 	d.compose(t.Context(), nil, nil)
-	d.common.health.leave = func(error) {}
+	d.common.health.Leave = func(error) {}
 	q := d.queues[engine.DefaultQueue]
 	q.db = db
 	return q

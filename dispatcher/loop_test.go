@@ -68,7 +68,7 @@ func inMemoryOf(t *testing.T, workers int, mux *Mux, config Config, drive func(r
 			t.Fatal(err)
 		}
 		d.compose(t.Context(), nil, nil)
-		d.common.health.leave = func(error) {}
+		d.common.health.Leave = func(error) {}
 		d.common.phase.Store(claiming)
 		q := d.queues[engine.DefaultQueue]
 		r := rig{&memoryStore{routes: d.common.routes, waker: q.capacity.waker}, q, d, make(chan outbox.ID, 100_000), new([]*attempt)}

@@ -108,7 +108,7 @@ func (o *outages) showOutage(kind string) {
 func (o *outages) logOutage(level slog.Level, message string, a *attempt, attrs ...slog.Attr) {
 	what := fmt.Sprintf("%s of %s, again %t", a.job.Kind, o.queue, level == slog.LevelInfo)
 	attrs = append([]slog.Attr{slog.String("kind", a.job.Kind), slog.String("queue", o.queue)}, attrs...)
-	o.health.say(o.handlerContext, level, what, message, attrs...)
+	o.health.Say(o.handlerContext, level, what, message, attrs...)
 }
 
 // finding is what the end of an attempt reveals about the kind's dependency.

@@ -174,7 +174,7 @@ func (s *settler) store(batch []*attempt, how settlement, retried bool) bool {
 			}
 			return s.store(batch[half:], how, retried)
 		}
-		s.health.rest(s.settling, retry.Next(), err)
+		s.health.Rest(s.settling, retry.Next(), err)
 	}
 	return true
 }

@@ -64,7 +64,7 @@ func idleDispatcher(t *testing.T) *Dispatcher {
 		t.Fatal(err)
 	}
 	d.compose(t.Context(), nil, nil)
-	d.common.health.leave = func(error) {}
+	d.common.health.Leave = func(error) {}
 	return d
 }
 

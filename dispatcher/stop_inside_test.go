@@ -95,7 +95,7 @@ func stopWhileStuck(t *testing.T, db stuck, grace time.Duration) {
 		t.Fatal(err)
 	}
 	d.compose(t.Context(), nil, nil)
-	d.common.health.leave = func(error) {}
+	d.common.health.Leave = func(error) {}
 	statements := sqlgen.New(db)
 	d.db, d.recorder.DB, d.promoter.DB = statements, statements, statements
 	d.settler.statements.db, d.settler.reporter.db, d.leases.DB, d.leases.Extending = statements, statements, statements, statements

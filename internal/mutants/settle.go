@@ -120,8 +120,8 @@ var settle = []Mutant{
 		Name:      "outcomes that wait though the database is back",
 		Breaks:    "after an outage jobs are claimed and run for seconds without being settled, and run again if the process dies",
 		Invariant: "Nothing lost",
-		Edits:     []Edit{{"dispatcher.health.rest", `h.recovery())`, `make(chan struct{}))`}},
-		Checks:    []Check{test("dispatcher", "TestASettlementGoesOnWhenTheDatabaseIsBack", "want 1m0s")},
+		Edits:     []Edit{{"dispatcher/internal/health.Health.Rest", `h.recovery())`, `make(chan struct{}))`}},
+		Checks:    []Check{test("dispatcher/internal/health", "TestASettlementGoesOnWhenTheDatabaseIsBack", "want 1m0s")},
 	},
 	{
 		Name:      "follow-ups of a lost lease",

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
@@ -40,7 +41,7 @@ type Config struct {
 	Most      int           // jobs of a statement
 	Notice    time.Duration // the longest time between two looks for cancellations
 	Cancelled error         // the cause that ends the handler of a cancelled job
-	Health    Health
+	Health    *health.Health
 	Late      prometheus.Counter // counts late extensions
 }
 
@@ -52,13 +53,6 @@ type Statements interface {
 // Extensions is the statement that extends leases.
 type Extensions interface {
 	ExtendLeases(context.Context, sqlgen.ExtendLeasesParams) ([]sqlgen.ExtendLeasesRow, error)
-}
-
-// Health records the answers of the database.
-type Health interface {
-	OK()
-	Failed(error)
-	Complain(ctx context.Context, message string, err error, attrs ...slog.Attr)
 }
 
 // NewKeeper returns a Keeper without leases.

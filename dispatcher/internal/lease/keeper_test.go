@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
@@ -27,13 +28,6 @@ const (
 	ttl    = 15 * time.Second
 	notice = 700 * time.Millisecond
 )
-
-// indifferent records nothing.
-type indifferent struct{}
-
-func (indifferent) OK()                                                   {}
-func (indifferent) Failed(error)                                          {}
-func (indifferent) Complain(context.Context, string, error, ...slog.Attr) {}
 
 // counter adds up.
 type counter struct {
@@ -96,7 +90,7 @@ func (d *database) ListCancelRequests(_ context.Context, ids []pgtype.UUID, epoc
 
 func newKeeper(d *database) *Keeper {
 	return NewKeeper(Config{
-		TTL: ttl, DB: d, Extending: d, Timeout: 5 * time.Second, Most: 4, Notice: notice, Cancelled: outcome.ErrCancelled, Health: indifferent{},
+		TTL: ttl, DB: d, Extending: d, Timeout: 5 * time.Second, Most: 4, Notice: notice, Cancelled: outcome.ErrCancelled, Health: health.New(slog.New(slog.DiscardHandler)),
 		Late: new(counter),
 	})
 }

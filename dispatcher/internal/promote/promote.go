@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
@@ -41,7 +42,7 @@ type Promoter struct {
 // Config is what a Promoter needs of a dispatcher.
 type Config struct {
 	DB     Statements
-	Health Health
+	Health *health.Health
 	// Offer gives promoted jobs to the claim loops of this process. It reports whether others should be notified of
 	// them, because this process will not run all of them at once.
 	Offer   func([]sqlgen.PromoteKeysRow) (elsewhere bool)
@@ -52,13 +53,6 @@ type Config struct {
 	Pause   func(times int) time.Duration                // until the next look, after so many in a row that met a lock
 	Rest    func(wait time.Duration, err error)          // waits before what has failed is repeated
 	CutOff  func() bool                                  // the process waits no longer for the database
-}
-
-// Health records the answers of the database.
-type Health interface {
-	OK()
-	Failed(error)
-	Complain(ctx context.Context, message string, err error, attrs ...slog.Attr)
 }
 
 // Statements are the statements of a Promoter.

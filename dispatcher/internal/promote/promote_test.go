@@ -11,21 +11,15 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// indifferent records nothing.
-type indifferent struct{}
-
-func (indifferent) OK()                                                   {}
-func (indifferent) Failed(error)                                          {}
-func (indifferent) Complain(context.Context, string, error, ...slog.Attr) {}
-
 func newPromoter(t *testing.T, db Statements) *Promoter {
 	t.Helper()
 	return New(Config{
-		DB: db, Health: indifferent{}, Offer: func([]sqlgen.PromoteKeysRow) bool { return false }, Notify: func() {},
+		DB: db, Health: health.New(slog.New(slog.DiscardHandler)), Offer: func([]sqlgen.PromoteKeysRow) bool { return false }, Notify: func() {},
 		Bound: func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) },
 		Rest:  func(wait time.Duration, _ error) { time.Sleep(wait) }, Most: 100, Context: t.Context(), CutOff: func() bool { return false },
 		Pause: func(int) time.Duration { return time.Millisecond },

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
@@ -35,17 +36,10 @@ type Statements interface {
 	FindFailedSpans(context.Context, []pgtype.UUID) ([]sqlgen.FindFailedSpansRow, error)
 }
 
-// Health learns the result of each statement.
-type Health interface {
-	OK()
-	Failed(error)
-	Complain(ctx context.Context, message string, err error, attrs ...slog.Attr)
-}
-
 // Config is what a recorder needs.
 type Config struct {
 	DB      Statements
-	Health  Health
+	Health  *health.Health
 	Log     *slog.Logger
 	Timeout time.Duration // of a statement that reads
 	Bytes   int           // of reports in a statement; one attempt's may be more

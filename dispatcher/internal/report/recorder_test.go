@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -32,12 +33,9 @@ func (s *slow) RecordReports(ctx context.Context, p sqlgen.RecordReportsParams) 
 
 type unwatched struct{}
 
-func (unwatched) OK()                                                   {}
-func (unwatched) Failed(error)                                          {}
-func (unwatched) Complain(context.Context, string, error, ...slog.Attr) {}
-func (unwatched) LeaseLost() bool                                       { return false }
-func (unwatched) LoseLease()                                            {}
-func (unwatched) Attrs(_ string, attrs ...slog.Attr) []slog.Attr        { return attrs }
+func (unwatched) LeaseLost() bool                                { return false }
+func (unwatched) LoseLease()                                     {}
+func (unwatched) Attrs(_ string, attrs ...slog.Attr) []slog.Attr { return attrs }
 
 // recording runs a recorder in a bubble. end ends n attempts with a report each, and settled counts those that the
 // recorder has handed on.
@@ -47,7 +45,7 @@ func recording(t *testing.T, db *slow, drive func(end func(n int), settled *atom
 		var settled atomic.Int64
 		r := NewRecorder(Config{
 			Bytes: 4 << 20,
-			DB:    db, Health: unwatched{}, Log: slog.New(slog.DiscardHandler), Settling: t.Context(),
+			DB:    db, Health: health.New(slog.New(slog.DiscardHandler)), Log: slog.New(slog.DiscardHandler), Settling: t.Context(),
 			Bound:  func() (context.Context, context.CancelFunc) { return context.WithTimeout(t.Context(), 5*time.Second) },
 			OnDone: func(Owner) { settled.Add(1) },
 		})

@@ -1,7 +1,10 @@
-package dispatcher
+package health
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,7 +36,7 @@ func TestASettlementGoesOnWhenTheDatabaseIsBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				h := &health{leave: func(error) {}}
+				h := New(slog.New(slog.DiscardHandler))
 				h.Failed(c.err)
 				if c.back < 0 {
 					h.OK()
@@ -42,9 +45,9 @@ func TestASettlementGoesOnWhenTheDatabaseIsBack(t *testing.T) {
 				}
 				began := time.Now()
 				for range 2 { // two settlers
-					go h.rest(t.Context(), time.Hour, c.err)
+					go h.Rest(t.Context(), time.Hour, c.err)
 				}
-				h.rest(t.Context(), time.Hour, c.err)
+				h.Rest(t.Context(), time.Hour, c.err)
 				if waited := time.Since(began); waited != c.want {
 					t.Errorf("waited for %s, want %s", waited, c.want)
 				}
@@ -52,4 +55,29 @@ func TestASettlementGoesOnWhenTheDatabaseIsBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What goes wrong again and again is logged at once, and then every ten seconds with how often it was not; the latest
+// statement decides whether the database answers, and each failure may leave the server.
+func TestFailuresAreLoggedSeldom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		h, left, away := New(slog.New(slog.NewTextHandler(&log, nil))), 0, errors.New("connection refused")
+		h.Leave = func(error) { left++ }
+		for range 25 {
+			h.Failed(away)
+			h.Complain(t.Context(), "claim failed", away, slog.String("queue", "q"))
+			time.Sleep(time.Second)
+		}
+		if lines := strings.Count(log.String(), "claim failed"); lines != 3 || strings.Count(log.String(), "since_last_line=9") != 2 {
+			t.Errorf("want three lines, two of which stand for nine others:\n%s", log.String())
+		}
+		if !errors.Is(h.Err(), away) || left != 25 {
+			t.Errorf("the latest statement: %v; the server was left %d times", h.Err(), left)
+		}
+		if h.OK(); h.Err() != nil {
+			t.Errorf("after a success: %v", h.Err())
+		}
+	})
 }
