@@ -29,7 +29,7 @@ type claimer struct {
 
 	capacity *capacity
 	sched    *scheduler.Scheduler
-	keyed    *keyedClaims // for jobs with a key
+	keyed    *scheduler.Keyed
 	workers  *workers
 	batches  *batches
 	reserved *reserved // for a job that the attached producer is about to commit
@@ -97,9 +97,9 @@ func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, wi
 		limits: within != nil,
 		front:  plan.Probe || c.sched.AtFront(keyed, started), frontAt: c.sched.Front(keyed),
 	}
-	var offers map[outbox.ID][]offer
+	var offers scheduler.Offers
 	if keyed {
-		offers = c.keyed.aim(&r, plan.Probe)
+		r.lookaheads, r.offered, offers = c.keyed.Aim(shares, r.room, plan.Probe)
 	}
 	// A claim that is cut off may have committed, and its jobs would wait for their leases to lapse. So a stop lets the
 	// statement finish.
@@ -117,16 +117,15 @@ func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, wi
 		if !plan.Probe {
 			c.sched.Failed(keyed, shares, r.front, took)
 		}
-		c.keyed.putBack(offers)
-		c.keyed.lookahead = min(c.keyed.lookahead, maxBatch) // it may have looked at too many
+		c.keyed.Failed(offers)
 		return b
 	case plan.Probe:
 		return b
 	}
 	b.offers, b.extent = offers, scheduler.Extent{Front: r.front, Took: took, Looked: len(b.claimed)}
 	if keyed {
-		b.extent.Looked, b.extent.Locked = int(b.tally.looked), b.tally.passed > 0
-		b.extent.More = c.keyed.note(b.tally, len(b.claimed), r.room, r.lookaheads)
+		b.extent.Looked, b.extent.Locked = int(b.tally.Looked), b.tally.Passed > 0
+		b.extent.More = c.keyed.Note(b.tally.Tally, len(b.claimed), r.room, r.lookaheads)
 		b.extent.Few = len(plan.Plain) > 0 && len(b.claimed) < r.room/4
 	}
 	return b
@@ -138,10 +137,11 @@ func (c *claimer) learn(b *claimBatch) {
 	if r.probe {
 		return
 	}
+	jobs := leasedBy(b.claimed, r.offered)
 	if len(r.offered) > 0 {
-		c.keyed.putBack(leftOver(r.shares, b.offers, b.claimed))
+		c.keyed.Claimed(r.shares, b.offers, jobs)
 	}
-	c.sched.Claimed(r.keyed, r.shares, leasedBy(b.claimed, r.offered), b.extent, b.ended)
+	c.sched.Claimed(r.keyed, r.shares, jobs, b.extent, b.ended)
 	takeTurns(r.shares, b.claimed)
 }
 
@@ -166,25 +166,6 @@ func leasedBy(claimed []*attempt, offers []pgtype.UUID) []scheduler.Leased {
 	return jobs
 }
 
-// leftOver returns the offers of tenants that used up their quotas, except jobs that the claim took. The claim may have
-// looked at none of them, and no survey shows them.
-func leftOver(shares []scheduler.Share, offers map[outbox.ID][]offer, claimed []*attempt) map[outbox.ID][]offer {
-	got, of := make(map[outbox.ID]bool, len(claimed)), map[outbox.ID]int{}
-	for _, a := range claimed {
-		got[a.job.ID] = true
-		of[a.job.Tenant]++
-	}
-	left := map[outbox.ID][]offer{}
-	for _, s := range shares {
-		for _, o := range offers[s.Tenant.ID] {
-			if o.looks++; of[s.Tenant.ID] >= s.Quota && !got[o.id.Bytes] && o.looks < maxLooks {
-				left[s.Tenant.ID] = append(left[s.Tenant.ID], o)
-			}
-		}
-	}
-	return left
-}
-
 // takeTurns orders jobs so that the first of each tenant come before the second of any.
 func takeTurns(shares []scheduler.Share, claimed []*attempt) {
 	if len(shares) < 2 {
@@ -202,7 +183,7 @@ func takeTurns(shares []scheduler.Share, claimed []*attempt) {
 // noteLost notes a claim that failed and may have been committed all the same: its answer was lost, or that of its
 // COMMIT. It may have leased jobs, and blocked others behind jobs that have ended since.
 func (c *claimer) noteLost(b *claimBatch) {
-	c.keyed.putBack(b.offers)
+	c.keyed.PutBack(b.offers)
 	c.reserved.noteUnanswered()
 	c.promoter.Blocked(b.tally.halted)
 }

@@ -37,12 +37,6 @@ type claimRequest struct {
 	offered    []pgtype.UUID // offered jobs that it looks at besides
 }
 
-// offer is a promoted job, which a claim finds by its id.
-type offer struct {
-	id    pgtype.UUID
-	looks int // how many claims have not taken it
-}
-
 // claimBatch holds the jobs that one claiming statement has leased.
 type claimBatch struct {
 	claimed []*attempt
@@ -52,15 +46,15 @@ type claimBatch struct {
 
 	// The claim loop sets the following fields.
 	request claimRequest
-	offers  map[outbox.ID][]offer // the offers that it looked at; nil after an error
+	offers  scheduler.Offers // the offers that it looked at; nil after an error
 	extent  scheduler.Extent
 	ended   time.Time
 }
 
 // tally holds what the rows without a job report about a keyed claim.
 type tally struct {
-	looked, passed, blocked, promoted int32
-	halted                            []promote.Key // keys with jobs that the claim blocked
+	scheduler.Tally
+	halted []promote.Key // keys with jobs that the claim blocked
 }
 
 // tallyColumns counts the columns of a keyed claim that follow those of a job.
@@ -69,7 +63,7 @@ const tallyColumns = 6
 func (t *tally) read(rows pgx.Rows, queue string) error {
 	var tenant pgtype.UUID
 	var key *string
-	columns := append(make([]any, claimColumns), &tenant, &key, &t.looked, &t.passed, &t.blocked, &t.promoted)
+	columns := append(make([]any, claimColumns), &tenant, &key, &t.Looked, &t.Passed, &t.Blocked, &t.Promoted)
 	err := rows.Scan(columns...) // the last row has the numbers
 	if err == nil && key != nil {
 		t.halted = append(t.halted, promote.Key{Tenant: tenant.Bytes, Queue: queue, Name: *key})

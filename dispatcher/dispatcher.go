@@ -157,7 +157,7 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatement
 			Timeout: statementTimeout, Notice: noticeWithin, OK: p.health.OK,
 			Reached: func(limit string) { p.metrics.atLimit.WithLabelValues(name, limit).Inc() },
 		},
-		capacity: c, sched: scheduler.New(concurrency), keyed: newKeyedClaims(), workers: w, batches: newBatches(w),
+		capacity: c, sched: scheduler.New(concurrency), keyed: scheduler.NewKeyed(maxBatch), workers: w, batches: newBatches(w),
 		reserved: &reserved{common: p, capacity: c, workers: w, leases: d.leases, claims: claims},
 		leases:   d.leases, promoter: d.promoter, peers: d.peers,
 	}, searchTurn)
@@ -180,7 +180,7 @@ func (d *Dispatcher) offer(promoted []sqlgen.PromoteKeysRow) (elsewhere bool) {
 			elsewhere = true
 			continue
 		}
-		q.keyed.offer(job.TenantID.Bytes, job.ID)
+		q.keyed.Offer(job.TenantID.Bytes, job.ID)
 		here[q]++
 	}
 	for q, n := range here {

@@ -63,7 +63,6 @@ package dispatcher
 //	claim.go        one claim: leases jobs, gives them to the workers, and looks for those whose answer was lost
 //	internal/limit  the limits that operators have set for the queue, and how much of them is used
 //	reservation.go  the job that a producer in the same program is about to commit, claimed by its commit
-//	keys.go         how far claims of jobs with a key look, and the jobs offered to them
 //	claims.go       the claiming statements, and the attempts made from what they lease
 //	batches.go      gathers jobs that are handled together
 //	workers.go      the workers, which run claimed jobs or give them back

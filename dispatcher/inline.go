@@ -124,7 +124,7 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 			Tenant: &scheduler.Tenant{ID: f.Tenant}, Cursors: []*scheduler.Cursor{cursor},
 			Quota: room,
 		}},
-		lookaheads: []int32{int32(max(room, minLookahead))},
+		lookaheads: []int32{int32(max(room, scheduler.MinLookahead))},
 		front:      true, kinds: []string{f.Kind}, room: room, limits: true,
 	}
 	claims := &claims{

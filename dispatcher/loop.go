@@ -152,7 +152,7 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 			continue
 		}
 		if plan.Empty() {
-			l.capacity.waitsForRoom.Store(l.sched.MayHaveDue() || l.keyed.offered() > 0 || l.probeWaits)
+			l.capacity.waitsForRoom.Store(l.sched.MayHaveDue() || l.keyed.Offered() > 0 || l.probeWaits)
 			// Workers that made room before the flag was set have poked nobody.
 			if plan = l.plan(); plan.Empty() {
 				if l.probeWaits && l.capacity.room() > 0 {
@@ -240,7 +240,7 @@ func (l *loop) plan() scheduler.Plan {
 func (l *loop) planFor(most int) scheduler.Plan {
 	p := l.places()
 	p.Room = min(p.Room, most)
-	made := l.sched.Plan(time.Now(), p, l.keyed.offeredOf())
+	made := l.sched.Plan(time.Now(), p, l.keyed.OfferedOf())
 	made.Kinds = l.workers.outages.claimable()
 	return made
 }

@@ -1249,7 +1249,7 @@ func TestOfferedJobsBeyondAQuotaAreClaimed(t *testing.T) {
 		}
 		r.put(jobs...)
 		for _, job := range jobs {
-			r.keyed.offer(job.Tenant, pgvalue.UUID(job.ID))
+			r.keyed.Offer(job.Tenant, pgvalue.UUID(job.ID))
 		}
 		r.capacity.roomMade()
 		if r.sleep(time.Second); len(r.done) != tenants+tenants*each {

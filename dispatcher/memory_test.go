@@ -87,7 +87,7 @@ func (s *memoryStore) claim(_ context.Context, _ querier, r claimRequest) *claim
 	}
 	slices.SortFunc(b.claimed, byUrgency)
 	if r.keyed {
-		b.tally.looked = int32(len(b.claimed))
+		b.tally.Looked = int32(len(b.claimed))
 	}
 	return b
 }

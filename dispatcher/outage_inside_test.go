@@ -248,11 +248,11 @@ func TestAPromotedJobWhoseKindIsUnavailableIsOfferedToOthers(t *testing.T) {
 		promoted := func(kind string) []sqlgen.PromoteKeysRow {
 			return []sqlgen.PromoteKeysRow{{ID: pgvalue.UUID(outbox.NewID()), TenantID: pgvalue.UUID(tenant), Queue: engine.DefaultQueue, Key: "k", Kind: kind}}
 		}
-		if elsewhere := d.offer(promoted(tiny{}.Kind())); !elsewhere || q.keyed.offered() != 0 {
-			t.Errorf("a job of a kind that is unavailable here: offered to others %t, here %d times; want others only", elsewhere, q.keyed.offered())
+		if elsewhere := d.offer(promoted(tiny{}.Kind())); !elsewhere || q.keyed.Offered() != 0 {
+			t.Errorf("a job of a kind that is unavailable here: offered to others %t, here %d times; want others only", elsewhere, q.keyed.Offered())
 		}
-		if elsewhere := d.offer(promoted(small{}.Kind())); elsewhere || q.keyed.offered() != 1 {
-			t.Errorf("a job of another kind: offered to others %t, here %d times; want here only", elsewhere, q.keyed.offered())
+		if elsewhere := d.offer(promoted(small{}.Kind())); elsewhere || q.keyed.Offered() != 1 {
+			t.Errorf("a job of another kind: offered to others %t, here %d times; want here only", elsewhere, q.keyed.Offered())
 		}
 	}
 }

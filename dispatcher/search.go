@@ -39,7 +39,7 @@ func (s *searches) next(ctx context.Context) {
 	default:
 	}
 	kinds := s.workers.outages.claimable()
-	if len(kinds) == 0 || s.keyed.offered()+s.sched.Unclaimed() >= maxBatch { // claims have enough to look at
+	if len(kinds) == 0 || s.keyed.Offered()+s.sched.Unclaimed() >= maxBatch { // claims have enough to look at
 		return
 	}
 	ranges := s.sched.Search(time.Now())
@@ -73,7 +73,7 @@ func (s *searches) learn(ctx context.Context, answer searchAnswer) {
 		n += len(found)
 		for _, at := range found {
 			if r := answer.ranges[i]; r.Keyed {
-				s.keyed.offer(r.Tenant, pgvalue.UUID(at.ID))
+				s.keyed.Offer(r.Tenant, pgvalue.UUID(at.ID))
 			}
 		}
 	}

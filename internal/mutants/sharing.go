@@ -126,7 +126,7 @@ var sharing = []Mutant{
 		Name:      "offers beyond a quota are forgotten",
 		Breaks:    "promoted jobs of a tenant wait for the poll, with workers free",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher.claimer.learn", `c.keyed.putBack(leftOver(r.shares, b.offers, b.claimed))`, `_ = leftOver(r.shares, b.offers, b.claimed)`}},
+		Edits:     []Edit{{"dispatcher.claimer.learn", `c.keyed.Claimed(r.shares, b.offers, jobs)`, `_ = jobs`}},
 		Checks:    []Check{test("dispatcher", "TestOfferedJobsBeyondAQuotaAreClaimed", "jobs have been done, want 220")},
 	},
 	{
