@@ -56,7 +56,7 @@ func (g *batches) send(r *route) {
 	lead := b.attempts[0]
 	lead.batch, b.sent = b, time.Now()
 	g.workers.capacity.inHand.Add(1)
-	g.workers.deliver(lead)
+	g.workers.buffer.Put(lead, false)
 }
 
 // seats returns how many more jobs the open batches have room for. It returns 0 unless the latest jobs were for batches

@@ -180,10 +180,8 @@ func (i *Inline) settle(ended []*attempt) error {
 
 // Expire does what the reaper does with lapsed leases of dead workers, and with jobs whose deadlines have come.
 func (i *Inline) Expire(ctx context.Context) error {
-	always, never := pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, pgtype.Timestamptz{
-		InfinityModifier: pgtype.Infinity, Valid: true,
-	}
-	none := pgtype.Interval{Valid: true}
+	always, none := pgTime(time.Time{}), pgtype.Interval{Valid: true}
+	never := pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
 	lapsed, err := i.d.db.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{
 		FromLease: always, BeforeLease: never, Overlap: none, MaxJobs: maxBatch, FromDeadline: always, Horizon: none,
 		LeaseHorizon: none,

@@ -147,7 +147,7 @@ func (r *reserved) Committed() bool {
 	r.leases.Add(leasesOf([]*attempt{a}))
 	a.arrived = time.Now()
 	a.route.counts.claimed.Inc()
-	r.workers.deliver(a)
+	r.workers.buffer.Put(a, false)
 	return true
 }
 

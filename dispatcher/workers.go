@@ -39,9 +39,6 @@ func (w *workers) start() {
 	}
 }
 
-// deliver gives a job to the workers. It never blocks.
-func (w *workers) deliver(a *attempt) { w.buffer.Put(a, false) }
-
 // close gives back the waiting jobs and ends the workers. Nothing may be delivered after it.
 func (w *workers) close() {
 	for _, a := range w.buffer.Close() {
