@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/listener"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -20,7 +21,7 @@ import (
 
 // Channel is the NOTIFY channel on which dispatchers announce that watched jobs have ended. Notifications carry no
 // data: any role may read and forge them.
-const Channel = "outbox_settled"
+const Channel = engine.SettledChannel
 
 // ErrStopped is returned by Wait once the waiter's Run has ended.
 var ErrStopped = errors.New("the waiter has stopped")

@@ -112,10 +112,7 @@ func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool)
 func (d *Dispatcher) composeParts(conn outbox.DB, extending lease.Extensions) {
 	p := d.common
 	d.db = sqlgen.New(conn)
-	d.waiters = newNotifier(d.db.WakeWaiters)
-	d.peers = newNotifier(func(ctx context.Context) error {
-		return d.db.Notify(ctx, []string{engine.Channel})
-	})
+	d.waiters, d.peers = newNotifier(d.db, engine.SettledChannel), newNotifier(d.db, engine.Channel)
 	d.leases = lease.NewKeeper(lease.Config{
 		TTL: p.leaseTTL, DB: d.db, Extending: extending, Timeout: statementTimeout, Most: maxBatch,
 		Notice: noticeWithin, Cancelled: ErrCancelled, Health: p.health, Late: p.metrics.extensionsLate,

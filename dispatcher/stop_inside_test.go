@@ -97,7 +97,7 @@ func stopWhileStuck(t *testing.T, db stuck, grace time.Duration) {
 	d.compose(t.Context(), nil, nil)
 	d.common.health.Leave = func(error) {}
 	statements := sqlgen.New(db)
-	d.db, d.recorder.DB, d.promoter.DB = statements, statements, statements
+	d.db, d.recorder.DB, d.promoter.DB, d.waiters.db, d.peers.db = statements, statements, statements, statements, statements
 	d.settler.statements.db, d.settler.reporter.db, d.leases.DB, d.leases.Extending = statements, statements, statements, statements
 	q := d.queues[engine.DefaultQueue]
 	store := &memoryStore{routes: d.common.routes, waker: q.capacity.waker, recorder: d.recorder}

@@ -109,12 +109,17 @@ const notifyWindow = 5 * time.Millisecond // the least time between two NOTIFYs 
 
 // notifier sends one NOTIFY for many events. A lost one costs the listeners a poll interval.
 type notifier struct {
-	due  chan struct{} // one slot
-	send func(context.Context) error
+	db       notifyStatement
+	channels []string
+	due      chan struct{} // one slot
 }
 
-func newNotifier(send func(context.Context) error) *notifier {
-	return &notifier{make(chan struct{}, 1), send}
+type notifyStatement interface {
+	Notify(ctx context.Context, channels []string) error
+}
+
+func newNotifier(db notifyStatement, channel string) *notifier {
+	return &notifier{db, []string{channel}, make(chan struct{}, 1)}
 }
 
 // notify asks for a NOTIFY soon; it never blocks.
@@ -130,7 +135,7 @@ func (n *notifier) notify() {
 func (n *notifier) run() {
 	for range n.due {
 		ctx, cancel := context.WithTimeout(context.Background(), hintTimeout)
-		_ = n.send(ctx) // a hint: its error does not matter
+		_ = n.db.Notify(ctx, n.channels) // a hint: its error does not matter
 		cancel()
 		time.Sleep(notifyWindow)
 	}

@@ -44,8 +44,3 @@ SELECT status::text, tenant_id, result, coalesce(last_error_code, '')::text, coa
 FROM outbox.history
 WHERE history.id = @id
 LIMIT 1;
-
--- name: WakeWaiters :exec
--- WakeWaiters notifies callers that wait for jobs that some have ended. It carries no data and does not wait for the
--- disk: it is a hint, and they also poll.
-SELECT set_config('synchronous_commit', 'off', true), pg_notify('outbox_settled', '');

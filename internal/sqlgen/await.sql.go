@@ -129,14 +129,3 @@ func (q *Queries) FindOutcome(ctx context.Context, id pgtype.UUID) ([]FindOutcom
 	}
 	return items, nil
 }
-
-const WakeWaiters = `-- name: WakeWaiters :exec
-SELECT set_config('synchronous_commit', 'off', true), pg_notify('outbox_settled', '')
-`
-
-// WakeWaiters notifies callers that wait for jobs that some have ended. It carries no data and does not wait for the
-// disk: it is a hint, and they also poll.
-func (q *Queries) WakeWaiters(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, WakeWaiters)
-	return err
-}
