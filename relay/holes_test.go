@@ -1,8 +1,12 @@
 package relay
 
 import (
+	"context"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -156,3 +160,117 @@ func TestAPageLooksBehindHolesThatAreEmpty(t *testing.T) {
 		t.Errorf("%d events are read, nothing of the event behind 60 empty holes: %v", len(read.events), err)
 	}
 }
+
+// After a long transaction there are more holes to look at than there is time for: a page looks at some of them, later
+// ones at the others, and newer events come after what is at the last of them.
+func TestAPageLooksAtSomeOfManyHoles(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	l := logReader{pool: db}
+	var at int64
+	if _, err := db.Exec(t.Context(), `SELECT setval('outbox.events_position_seq', 10000)`); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.QueryRow(t.Context(), `WITH stored AS (
+			INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload)
+			SELECT gen_random_uuid(), gen_random_uuid(), 't', 'text/plain', 'x' FROM generate_series(1, 2) RETURNING position
+		) SELECT min(position), outbox.timeline() FROM stored`).Scan(&at, &l.timeline); err != nil {
+		t.Fatal(err)
+	}
+	c := cursor{top: at}
+	for i := at - int64(6*maxLook); i <= at; i += 2 {
+		c.holes = append(c.holes, hole{low: i, high: i})
+	}
+	c, err := l.number(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []int64
+	pages := 0
+	for read := (page{more: true}); read.more && pages < 100; pages++ {
+		if read, err = l.read(t.Context(), c, 10, read.late); err != nil {
+			t.Fatal(err)
+		}
+		if read.more && len(read.events) > 0 {
+			t.Errorf("page %d has events, and there may be more at holes before them", pages)
+		}
+		got, c = append(got, positions(read.events)...), read.after
+	}
+	if pages < 3 || !slices.Equal(got, []int64{at}) {
+		t.Errorf("in %d pages are the events at %d, want that at %d in three pages or more", pages, got, at)
+	}
+	c.holes = nil // those of other tests' transactions
+	if read, err := l.read(t.Context(), c, 10, false); err != nil || !slices.Equal(positions(read.events), []int64{at + 1}) {
+		t.Errorf("the next page has the events at %d, %v, want the newer one", positions(read.events), err)
+	}
+}
+
+// A transaction has stored two events of a key, and ends between the query for running transactions and the look at the
+// holes, when only the hole of the second one was left to look at: both come, in their order.
+func TestATransactionIsNotSeenInParts(t *testing.T) {
+	t.Parallel()
+	const first, last = 5000, 8000
+	db := pgtest.New(t)
+	config := db.Config().Copy()
+	hook := &onQuery{name: "EventsAtHoles"}
+	config.ConnConfig.Tracer = hook
+	traced, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(traced.Close)
+	l := logReader{pool: traced}
+	if err := db.QueryRow(t.Context(), `SELECT setval('outbox.events_position_seq', 10000)::text, outbox.timeline()`).Scan(
+		new(string), &l.timeline); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `INSERT INTO outbox.events (position, id, tenant_id, topic, key, content_type, payload)
+		SELECT position, gen_random_uuid(), gen_random_uuid(), 't', 'k', 'text/plain', 'x' FROM unnest($1::bigint[]) AS position`,
+		[]int64{first, last}); err != nil {
+		t.Fatal(err)
+	}
+	c := cursor{top: 10000}
+	for i := int64(first); i <= last; i += 2 {
+		c.holes = append(c.holes, hole{low: i, high: i})
+	}
+	if c, err = l.number(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	var got []int64
+	for pages, read := 0, (page{more: true}); read.more || len(got) < 2 && pages < 10; pages++ {
+		if read, err = l.read(t.Context(), c, 100, read.more); err != nil {
+			t.Fatal(err)
+		}
+		got, c = append(got, positions(read.events)...), read.after
+		if pages == 0 {
+			hook.do = func() {
+				if err := tx.Commit(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	if !slices.Equal(got, []int64{first, last}) {
+		t.Errorf("the events come in the order %d, want %d and %d", got, first, last)
+	}
+}
+
+// onQuery does something once, before a query begins.
+type onQuery struct {
+	name string
+	do   func()
+}
+
+func (q *onQuery) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if do := q.do; do != nil && strings.Contains(data.SQL, "-- name: "+q.name+" ") {
+		q.do = nil
+		do()
+	}
+	return ctx
+}
+
+func (*onQuery) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

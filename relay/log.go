@@ -16,6 +16,7 @@ type page struct {
 	events []Event
 	full   bool // more may be available at once
 	late   bool // newer ones are left out
+	more   bool // there may be more at holes
 	// before is the cursor that the page was read from, after the one once all of it is published.
 	before, after cursor
 }
@@ -30,11 +31,19 @@ type logReader struct {
 // maxPageBytes is the approximate size of a page; a single event may exceed it.
 const maxPageBytes = 8 << 20
 
+// maxLook limits the positions at holes that a page looks at, so that it comes in time: when a long transaction ends,
+// there may be maxHoles to look at, and to close, in each day of the log. Tests set a lower limit.
+var maxLook = 20_000
+
 // read returns the events after c that can be published: up to most from holes and up to most newer ones. With late, it
-// returns those from holes only, because the page before was full of them: newer ones would be left out again.
+// returns those from holes only, because the page before has left some out: newer ones would be left out again.
 //
 // It looks at the holes with a snapshot that is newer than that of the newer events, and newer than the one that lists
 // the running transactions: see cursor.
+//
+// It leaves out holes whose transactions all run yet. If one of them has ended before the look at the other holes, it
+// may have stored an event of a key at a hole that was left out, and a later one at a hole that was not. Then read
+// begins anew.
 //
 // It reads nothing from another timeline: a failover may have lost positions that the cursor has passed, and events
 // that get those positions now would be skipped.
@@ -47,13 +56,27 @@ func (l logReader) read(ctx context.Context, c cursor, most int, late bool) (pag
 	}
 	found := page{before: c, events: newer, full: full || late, late: late}
 	if holes := c.mayBeFilled(running); len(holes) > 0 {
-		events, err := l.atHoles(ctx, holes, most)
+		events, n, err := l.atHoles(ctx, holes, most)
 		if err != nil {
 			return page{}, readFailed(ctx, err)
 		}
+		if len(events) > 0 && len(holes) < len(c.holes) {
+			_, now, err := l.look(ctx, c, 0)
+			if err != nil {
+				return page{}, readFailed(ctx, err)
+			}
+			if len(c.mayBeFilled(now)) > len(holes) {
+				return l.read(ctx, c, most, late)
+			}
+		}
 		examined := c.top
-		if isFull(events, most) { // holes may have more, which newer ones must not overtake
-			found.events, found.full, found.late, examined = nil, true, true, events[len(events)-1].Position
+		if isFull(events, most) {
+			found.more, examined = true, events[len(events)-1].Position
+		} else if n < len(holes) {
+			found.more, examined = true, holes[n-1].high
+		}
+		if found.more { // newer ones must not overtake it
+			found.events, found.full, found.late = nil, true, true
 		}
 		found.events = append(events, found.events...)
 		c = c.after(positions(events)).looked(running, examined)
@@ -138,25 +161,26 @@ func (l logReader) look(ctx context.Context, c cursor, most int) (newer []Event,
 //
 // The statement looks at every hole that it is given, in each day of the log, and sorts what is there. If messages wait
 // for a destination, there is an event at each position of the holes. So it is given holes with as many positions as
-// fill a page, and more only if these do not.
-func (l logReader) atHoles(ctx context.Context, holes []hole, most int) (late []Event, err error) {
+// fill a page, and more, up to maxLook, only if these do not. atHoles also returns at how many holes it has looked.
+func (l logReader) atHoles(ctx context.Context, holes []hole, most int) (late []Event, n int, err error) {
 	lows, highs := cursor{holes: holes}.bounds()
-	n, positions := 0, int64(0)
-	for n < len(holes) && !isFull(late, most) {
-		for enough := max(4*positions, int64(most)); n < len(holes) && positions < enough; n++ {
+	positions := int64(0)
+	for n < len(holes) && !isFull(late, most) && positions < int64(maxLook) {
+		enough := min(max(4*positions, int64(most)), int64(maxLook))
+		for ; n < len(holes) && positions < enough; n++ {
 			positions += holes[n].high - holes[n].low + 1
 		}
 		rows, err := l.pool.Query(ctx, sqlgen.EventsAtHoles, lows[:n], highs[:n], most, maxPageBytes)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		late, err = events(rows)
 		rows.Close()
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
-	return late, nil
+	return late, n, nil
 }
 
 // isFull reports whether a look ended before it had read everything.

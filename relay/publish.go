@@ -460,12 +460,15 @@ func (p *publisher) follow(ctx context.Context, o *ownership, c cursor, most, pa
 	// They would count as holes of open transactions otherwise.
 	late := pages == 0 && len(c.holes) > 0
 	came := false // to newer events, or to the end of the log: the round must know
-	for n := 0; pages == 0 || n < pages; n++ {
+	for n := 0; pages == 0 || n < pages; {
 		read, err := events.read(ctx, c, most, late)
 		if err != nil {
 			return err
 		}
-		late = read.late && isFull(read.events, most)
+		if len(read.events) > 0 || !read.late {
+			n++
+		}
+		late = read.more
 		if len(read.events) > 0 || len(read.after.holes) != len(c.holes) || !came && !read.late {
 			came = came || !read.late
 			select {
@@ -478,7 +481,8 @@ func (p *publisher) follow(ctx context.Context, o *ownership, c cursor, most, pa
 		if pages == 0 && !read.late {
 			o.wait(len(c.holes) >= maxHoles)
 		}
-		if !c.isNumbered() && time.Since(numbered) >= numberInterval {
+		// The next page looks at other holes if these have numbers.
+		if !c.isNumbered() && (read.more || time.Since(numbered) >= numberInterval) {
 			numbered = time.Now()
 			if c, err = events.number(ctx, c); err != nil {
 				return err
