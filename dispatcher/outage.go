@@ -15,8 +15,8 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
 
-// outages holds the circuit of each kind of a queue ([Unavailable], internal/outage.Circuit). So 20 000 jobs behind a
-// dead host cost as much as a few dozen, and start at once when a probe has reached it.
+// outages holds the circuit of each kind of a queue ([Unavailable], internal/outage.Circuit). 20 000 jobs behind a
+// dead host cost as much as a few dozen, because only probes are claimed, and start at once when one has reached it.
 //
 // Claims leave jobs behind that a cursor then passes, so they begin at the front again when a kind is available again:
 //

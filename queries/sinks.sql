@@ -10,11 +10,12 @@ SELECT sink, top, holes_are.positions AS holes, coalesce(CASE WHEN state.owned T
        least(
            (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1),
            (SELECT event.at
-            FROM unnest(sinks.holes) AS hole
+            -- In order already, the look ends at the first hole with an event.
+            FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole) AS first
             CROSS JOIN LATERAL (
                 SELECT at FROM outbox.events WHERE position BETWEEN lower(hole) AND upper(hole) - 1 ORDER BY position LIMIT 1
             ) AS event
-            ORDER BY hole
+            ORDER BY first.hole
             LIMIT 1))::timestamptz AS oldest
 FROM outbox.sinks
 CROSS JOIN LATERAL (SELECT (owner IS NOT NULL AND NOT {{lapsed "lease_expires_at"}})::boolean AS owned) AS state

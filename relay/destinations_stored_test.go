@@ -65,8 +65,8 @@ func TestASilentDestinationWithoutMessagesIsForgotten(t *testing.T) {
 	}
 }
 
-// A sink that waits for open transactions shows that, unless its broker accepts nothing; an outage of a destination
-// shows again afterwards.
+// A sink that waits for open transactions shows that, unless its broker accepts nothing, or too many messages wait for
+// destinations; an outage of a destination shows again afterwards.
 func TestAWaitKeepsTheOutageOfADestination(t *testing.T) {
 	p := &publisher{log: slog.New(slog.DiscardHandler)}
 	o := ownership{publisher: p, changed: make(chan struct{}, 1)}
@@ -85,6 +85,8 @@ func TestAWaitKeepsTheOutageOfADestination(t *testing.T) {
 	shows(CodeHoles)
 	o.setOutage(&away{code: CodeUnavailable})
 	shows(CodeUnavailable)
+	o.setOutage(&away{code: CodeWaiting})
+	shows(CodeWaiting)
 	o.setOutage(&away{code: CodeFull})
 	o.wait(false)
 	shows(CodeFull)

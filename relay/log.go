@@ -36,7 +36,7 @@ const maxPageBytes = 8 << 20
 var maxLook = 20_000
 
 // read returns the events after c that can be published: up to most from holes and up to most newer ones. With late, it
-// returns those from holes only, because the page before has left some out: newer ones would be left out again.
+// returns those from holes only, for a page after one that has left some out: newer ones would be left out again.
 //
 // It looks at the holes with a snapshot that is newer than that of the newer events, and newer than the one that lists
 // the running transactions: see cursor.

@@ -307,10 +307,11 @@ func (o *ownership) wait(waits bool) {
 	}
 }
 
-// shown returns what is stored of why the sink is stopped: an outage of the broker, or else that the sink waits for
-// open transactions, or else that it goes on without a destination. The caller holds the lock.
+// shown returns what is stored of why the sink is stopped: an outage of the broker or too many messages that wait for
+// destinations, or else that the sink waits for open transactions, or else that it goes on without a destination. The
+// caller holds the lock.
 func (o *ownership) shown() *away {
-	if o.waits != nil && (o.away == nil || isOfDestination(o.away.code)) {
+	if o.waits != nil && (o.away == nil || isOfDestination(o.away.code) && o.away.code != CodeWaiting) {
 		return o.waits
 	}
 	return o.away

@@ -60,7 +60,7 @@ func NewKeeper(c Config) *Keeper {
 	return &Keeper{Config: c, trust: c.TTL - c.TTL/10, wake: make(chan struct{}, 1), held: map[*Lease]struct{}{}}
 }
 
-// Add holds leases, each from when its claim was sent.
+// Add holds leases, each from when its claim was sent. Add each once, before anything else uses it.
 func (k *Keeper) Add(leases iter.Seq[*Lease]) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -80,9 +80,10 @@ func (k *Keeper) Remove(leases iter.Seq[*Lease]) {
 }
 
 // IDs returns the id of every held job.
-func (k *Keeper) IDs() (ids []pgtype.UUID) {
+func (k *Keeper) IDs() []pgtype.UUID {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	ids := make([]pgtype.UUID, 0, len(k.held)) // nil would be NULL in a statement
 	for l := range k.held {
 		ids = append(ids, pgvalue.UUID(l.Job.ID))
 	}
@@ -219,8 +220,8 @@ func (k *Keeper) dropLapsed(now time.Time) {
 	}
 }
 
-// A handler learns that its job was cancelled within three ticks if a notification arrives, however many do, and
-// otherwise within a tick and Config.Notice of the request and of its own first tick. While all handlers start and
+// A handler learns that its job was cancelled within some tenths of a second if a notification arrives, however many do,
+// and otherwise within a tick and Config.Notice of the request and of its own first tick. While all handlers start and
 // return within cancelAfter, no query runs, whatever notifications arrive. A job that waits in this process counts like
 // one that runs: if it is cancelled after it has waited for about a second, it does not start.
 const (

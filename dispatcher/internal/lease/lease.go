@@ -29,7 +29,7 @@ type Lease struct {
 	cancel      context.CancelCauseFunc // of the running handler
 }
 
-// Begin marks the handler as running. It reports false if the lease was ended before, or is over.
+// Begin marks the handler as running. It reports false if the lease was ended before, is over, or is no Keeper's.
 func (l *Lease) Begin(cancel context.CancelCauseFunc, now, extendUntil time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 
 // Keyed holds what a queue's claim loop knows about its jobs with a key, besides their cursors. The claiming statement
 // (outbox.claim_keyed) decides under the lock on the key's row which of them may run, and blocks the others. Any
-// goroutine may offer jobs; the rest is for the claim loop.
+// goroutine may offer jobs; the rest is for the claim loop, which calls Aim before each claim, and afterwards Failed, or
+// Note and then Claimed. If it does not know whether the claim was committed, it calls PutBack instead of Claimed.
 type Keyed struct {
 	most      int  // jobs of a claim
 	lookahead int  // candidates that the next claim looks at, at least
@@ -32,7 +33,7 @@ type offer struct {
 }
 
 const (
-	// MinLookahead is how many candidates a claim looks at, at least.
+	// MinLookahead is how many candidates a claim looks at, at least, over all of its shares.
 	MinLookahead = 64
 	// maxLooks is the number of claims without success after which an offered job is forgotten. If it is still due, it
 	// was behind others each time, and a claim from the front finds it, or a search if such claims do not end in time;
@@ -77,7 +78,7 @@ func (k *Keyed) takeOffers(tenant outbox.ID, most int) []offer {
 	return taken
 }
 
-// PutBack offers again the jobs that takeOffers returned.
+// PutBack offers again the jobs that Aim took.
 func (k *Keyed) PutBack(taken Offers) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

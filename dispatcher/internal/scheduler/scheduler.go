@@ -80,6 +80,8 @@ const (
 	ExpressPart = 16
 	// shareTime is how long after its last claim a tenant counts as using the queue.
 	shareTime = 10 * time.Second
+	// keyedPause is how long jobs with a key leave the room to the others after a claim that got few of them.
+	keyedPause = 20 * time.Millisecond
 	// surveyInterval is the time between surveys while busy; if jobs may have come, LockedRetry is enough.
 	surveyInterval = 100 * time.Millisecond
 )
@@ -381,7 +383,7 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 	cs.cost(how.Front, now, how.Took, how.Looked)
 	if keyed {
 		if s.keyedPausedUntil = (time.Time{}); how.Few {
-			s.keyedPausedUntil = now.Add(4 * LockedRetry)
+			s.keyedPausedUntil = now.Add(keyedPause)
 		}
 	}
 	if len(jobs) > 0 || how.More || how.Locked || slices.ContainsFunc(shares, expectedJobs) {
