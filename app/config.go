@@ -53,8 +53,8 @@ type Config struct {
 	LogJobs    dispatcher.LogJobs // "" means all
 	// Keep is how long closed jobs are kept, at least 24 h; 0 means 30 days.
 	Keep time.Duration
-	// KeepByStatus is for statuses that differ from Keep; nil means 90 days for dead letters, and, without Keep, 14 days
-	// for those that succeeded.
+	// KeepByStatus is for statuses that differ from Keep; nil means 90 days for dead letters, and, without Keep, 14
+	// days for those that succeeded.
 	KeepByStatus map[outbox.Status]time.Duration
 	// KeepByQueue replaces both for the jobs of a queue; nil means none.
 	KeepByQueue map[string]map[outbox.Status]time.Duration

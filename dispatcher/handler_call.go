@@ -175,8 +175,8 @@ func callMany(ctx context.Context, m *many, jobs []*outbox.Claimed) (outcomes []
 
 const overrunAfter = 5 * time.Second
 
-// reportOverrun is called when a handler's time is over. It reports one that has not returned overrunAfter later: it
-// ignores the end of its context. It keeps its worker, and nothing else shows this from outside until its lease lapses.
+// reportOverrun, called when a handler's time is over, reports it if it has not returned overrunAfter later: it ignores
+// the end of its context. It keeps its worker, and nothing else shows this from outside until its lease lapses.
 func reportOverrun(p *common, a *attempt) {
 	began := time.Now()
 	time.AfterFunc(overrunAfter, func() {

@@ -25,7 +25,7 @@
 --
 -- A job that a claim takes meanwhile is running, and its row must not stay locked: its settlement would wait for the
 -- producer's COMMIT, and the producer possibly for the handler. A lock that was waited for stays although its row no
--- longer qualifies, but not if the block that took it ends by an exception. A block is a subtransaction: one transaction
+-- longer qualifies, but not if the block that took it ends by an exception. A block is a subtransaction: a transaction
 -- with more than 64 such requests on different jobs slows all snapshots down a little until it ends.
 --
 -- Rows are found by their indexes, as in cancel.

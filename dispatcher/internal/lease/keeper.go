@@ -220,10 +220,10 @@ func (k *Keeper) dropLapsed(now time.Time) {
 	}
 }
 
-// A handler learns that its job was cancelled within some tenths of a second if a notification arrives, however many do,
-// and otherwise within a tick and Config.Notice of the request and of its own first tick. While all handlers start and
-// return within cancelAfter, no query runs, whatever notifications arrive. A job that waits in this process counts like
-// one that runs: if it is cancelled after it has waited for about a second, it does not start.
+// A handler learns that its job was cancelled within some tenths of a second if a notification arrives, however many
+// do, and otherwise within a tick and Config.Notice of the request and of its own first tick. While all handlers start
+// and return within cancelAfter, no query runs, whatever notifications arrive. A job that waits in this process counts
+// like one that runs: if it is cancelled after it has waited for about a second, it does not start.
 const (
 	cancelTick  = 100 * time.Millisecond
 	cancelAfter = 4 * cancelTick // no query runs unless some handler has run this long

@@ -12,8 +12,8 @@ import (
 
 // Keyed holds what a queue's claim loop knows about its jobs with a key, besides their cursors. The claiming statement
 // (outbox.claim_keyed) decides under the lock on the key's row which of them may run, and blocks the others. Any
-// goroutine may offer jobs; the rest is for the claim loop, which calls Aim before each claim, and afterwards Failed, or
-// Note and then Claimed. If it does not know whether the claim was committed, it calls PutBack instead of Claimed.
+// goroutine may offer jobs; the rest is for the claim loop, which calls Aim before each claim, and afterwards Failed,
+// or Note and then Claimed. If it does not know whether the claim was committed, it calls PutBack instead of Claimed.
 type Keyed struct {
 	most      int  // jobs of a claim
 	lookahead int  // candidates that the next claim looks at, at least
