@@ -85,7 +85,7 @@ func formsOf(value any) (forms []string) {
 		const day = 24 * time.Hour
 		dead := []time.Duration{value[outbox.Failed] / day, value[outbox.Dead] / day}
 		if dead[0] == dead[1] && len(value) == 3 {
-			forms = []string{fmt.Sprintf("nil means %d days for dead letters, and, without Keep, %d for those that succeeded",
+			forms = []string{fmt.Sprintf("nil means %d days for dead letters, and, without Keep, %d days for those that succeeded",
 				dead[0], value[outbox.Succeeded]/day)}
 		}
 	default:

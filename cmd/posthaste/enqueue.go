@@ -76,7 +76,7 @@ Through the API (--api) the job belongs to the token's tenant, and its payload i
 			},
 			&cli.StringSliceFlag{Name: "header", Usage: "`NAME=VALUE`, may be repeated"},
 			tenantFlag(),
-			&cli.StringFlag{Name: "content-type", Usage: "of the payload (default: application/json)"},
+			&cli.StringFlag{Name: "content-type", Usage: "`TYPE` of the payload (default: application/json)"},
 		),
 		DisableSliceFlagSeparator: true, // a header's value may contain commas
 		Action:                    p.enqueue,

@@ -29,7 +29,7 @@ func (p *program) publishCommand() *cli.Command {
 			&cli.StringFlag{Name: "id", Usage: "`ID` by which consumers drop repeats (default: a new one)"},
 			&cli.StringSliceFlag{Name: "header", Usage: "`NAME=VALUE`, may be repeated"},
 			tenantFlag(),
-			&cli.StringFlag{Name: "content-type", Usage: "of the payload (default: application/json)"},
+			&cli.StringFlag{Name: "content-type", Usage: "`TYPE` of the payload (default: application/json)"},
 		),
 		DisableSliceFlagSeparator: true, // a header's value may contain commas
 		Action:                    p.publish,
