@@ -59,7 +59,7 @@ func TestAnAliasThatMeansTwoThingsIsRefused(t *testing.T) {
 	for name, register := range map[string]func(*dispatcher.Mux){
 		"of a handler's kind": func(m *dispatcher.Mux) { m.Alias("other", "probe") },
 		"twice":               func(m *dispatcher.Mux) { m.Alias("probe", "a"); m.Alias("probe", "a") },
-		"and then a handler":  func(m *dispatcher.Mux) { m.Alias("probe", "a"); m.HandleRaw("a", nil) },
+		"and then a handler":  func(m *dispatcher.Mux) { m.Alias("probe", "a"); m.HandleRaw("a", ignore) },
 		"not a name":          func(m *dispatcher.Mux) { m.Alias("probe", "") },
 	} {
 		func() {
@@ -82,7 +82,7 @@ func TestAnAliasThatMeansTwoThingsIsRefused(t *testing.T) {
 func TestAHookOfAFormerNameIsAMistake(t *testing.T) {
 	t.Parallel()
 	mux := new(dispatcher.Mux)
-	mux.HandleRaw("renamed", nil)
+	mux.HandleRaw("renamed", ignore)
 	mux.Alias("renamed", "probe")
 	dispatcher.OnDeath(mux, func(context.Context, *outbox.Job[dispatcher.Ended[probe]]) error { return nil })
 	_, err := dispatcher.New(nil, mux, dispatcher.Config{})

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -9,7 +10,10 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
+
+func ignore(context.Context, *outbox.Claimed) error { return nil }
 
 // blobs returns the rows of a claim whose jobs have payloads of the given sizes.
 type blobs struct {
@@ -35,7 +39,7 @@ func (b *blobs) Scan(columns ...any) error {
 func TestOfTooLargeAnAnswerTheFirstJobsAreKept(t *testing.T) {
 	const bound = 2 * maxClaimBytes
 	mux := new(Mux)
-	mux.HandleRaw(tiny{}.Kind(), nil)
+	mux.HandleRaw(tiny{}.Kind(), ignore)
 	d, err := New(nil, mux, Config{})
 	if err != nil {
 		t.Fatal(err)

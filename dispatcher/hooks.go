@@ -35,6 +35,9 @@ func OnSuccess[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox
 func OnResult[T outbox.ResultArgs[R], R any](m *Mux,
 	hook func(ctx context.Context, job *outbox.Job[Ended[T]], result R) error, config ...KindConfig,
 ) {
+	if hook == nil {
+		onSuccess[T](m, true, nil, config) // panics
+	}
 	onSuccess[T](m, true, func(ctx context.Context, job *outbox.Job[Ended[T]]) error {
 		result, sealed, err := engine.DecodeResult[R](job.Args.Result)
 		if sealed != nil {

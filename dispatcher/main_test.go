@@ -44,8 +44,13 @@ type returning[R any] struct {
 
 type handler = func(context.Context, *outbox.Job[probe]) error
 
-// handle makes a mux with one handler, for probes.
+func ignore(context.Context, *outbox.Claimed) error { return nil }
+
+// handle makes a mux with one handler, for probes; nil ignores them.
 func handle(h handler, config ...dispatcher.KindConfig) *dispatcher.Mux {
+	if h == nil {
+		h = func(context.Context, *outbox.Job[probe]) error { return nil }
+	}
 	mux := new(dispatcher.Mux)
 	dispatcher.Handle(mux, h, config...)
 	return mux

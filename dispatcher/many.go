@@ -31,6 +31,9 @@ func HandleMany[T outbox.Args](m *Mux, handler func(ctx context.Context, jobs []
 	batch BatchConfig, config ...KindConfig,
 ) {
 	var zero T
+	if handler == nil {
+		m.HandleManyRaw(zero.Kind(), nil, batch, config...) // panics
+	}
 	m.HandleManyRaw(zero.Kind(), func(ctx context.Context, claimed []*outbox.Claimed) []error {
 		jobs := make([]*outbox.Job[T], 0, len(claimed))
 		return ofThose(claimed, func(c *outbox.Claimed) error {
@@ -51,7 +54,7 @@ func (m *Mux) HandleManyRaw(kind string, handler func(ctx context.Context, jobs 
 	if err := batch.validate(); err != nil {
 		panic(fmt.Errorf("dispatcher: %w", err))
 	}
-	m.HandleRaw(kind, nil, config...)
+	m.register(kind, nil, handler == nil, config)
 	m.routes[kind].many = &many{
 		BatchConfig: batch,
 		handle: func(ctx context.Context, claimed []*outbox.Claimed) []error {

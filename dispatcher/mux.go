@@ -107,9 +107,9 @@ type successHook struct {
 // outermost. It does not wrap handlers of [HandleMany].
 func (m *Mux) Use(middleware ...Middleware) { m.middleware = append(m.middleware, middleware...) }
 
-// Handle registers the handler of T's kind. It panics, as http.ServeMux does, if the kind has a handler already or is
-// not a valid name (see outbox.Args), or if there is more than one config: each is a bug in the program. The panic's
-// error wraps an [*outbox.InvalidError].
+// Handle registers the handler of T's kind. It panics, as http.ServeMux does, if the handler is nil, if the kind has a
+// handler already or is not a valid name (see outbox.Args), or if there is more than one config: each is a bug in the
+// program. The panic's error wraps an [*outbox.InvalidError].
 func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox.Job[T]) error, config ...KindConfig) {
 	var zero T
 	handleAs(m, zero.Kind(), handler, config)
@@ -117,13 +117,13 @@ func Handle[T outbox.Args](m *Mux, handler func(ctx context.Context, job *outbox
 
 // handleAs registers a handler that receives decoded payloads.
 func handleAs[T any](m *Mux, kind string, handler func(context.Context, *outbox.Job[T]) error, config []KindConfig) {
-	m.HandleRaw(kind, func(ctx context.Context, claimed *outbox.Claimed) error {
+	m.register(kind, func(ctx context.Context, claimed *outbox.Claimed) error {
 		job, err := decode[T](claimed)
 		if err != nil {
 			return err
 		}
 		return handler(ctx, job)
-	}, config...)
+	}, handler == nil, config)
 }
 
 // HandleResult registers a handler as [Handle] does. The handler returns a result, which is stored as JSON with the
@@ -132,6 +132,9 @@ func handleAs[T any](m *Mux, kind string, handler func(context.Context, *outbox.
 func HandleResult[T outbox.ResultArgs[R], R any](m *Mux,
 	handler func(ctx context.Context, job *outbox.Job[T]) (R, error), config ...KindConfig,
 ) {
+	if handler == nil {
+		Handle[T](m, nil, config...) // panics
+	}
 	Handle(m, func(ctx context.Context, job *outbox.Job[T]) error {
 		result, err := handler(ctx, job)
 		if err != nil {
@@ -146,7 +149,15 @@ func HandleResult[T outbox.ResultArgs[R], R any](m *Mux,
 
 // HandleRaw registers a handler that reads the payload's bytes. It panics as [Handle] does.
 func (m *Mux) HandleRaw(kind string, handler Handler, config ...KindConfig) {
+	m.register(kind, handler, handler == nil, config)
+}
+
+// register adds a handler, or panics if it is missing: handler itself may call one that is nil.
+func (m *Mux) register(kind string, handler Handler, missing bool, config []KindConfig) {
 	err := m.checkNew("kind", kind)
+	if missing {
+		err = errors.Join(err, invalid.Field("handler", "of the kind %q is nil", kind))
+	}
 	if len(config) > 1 {
 		err = errors.Join(err, invalid.Field("config", "was given %d times for the kind %q, want once at most",
 			len(config), kind))

@@ -67,6 +67,22 @@ func TestMuxRefusesWhatIsABug(t *testing.T) {
 	wantPanic(t, func(m *dispatcher.Mux) {
 		m.HandleRaw("a", nothing, dispatcher.KindConfig{}, dispatcher.KindConfig{})
 	}, `config was given 2 times for the kind "a"`, "config")
+	for name, register := range map[string]func(*dispatcher.Mux){
+		"probe":            func(m *dispatcher.Mux) { dispatcher.Handle[probe](m, nil) },
+		"raw":              func(m *dispatcher.Mux) { m.HandleRaw("raw", nil) },
+		"many":             func(m *dispatcher.Mux) { m.HandleManyRaw("many", nil, dispatcher.BatchConfig{}) },
+		"probe:on_success": func(m *dispatcher.Mux) { dispatcher.OnSuccess[probe](m, nil) },
+		"probe:on_death":   func(m *dispatcher.Mux) { dispatcher.OnDeath[probe](m, nil) },
+	} {
+		wantPanic(t, register, fmt.Sprintf("handler of the kind %q is nil", name), "handler")
+	}
+	for _, register := range []func(*dispatcher.Mux){
+		func(m *dispatcher.Mux) { dispatcher.HandleResult[returning[int], int](m, nil) },
+		func(m *dispatcher.Mux) { dispatcher.OnResult[returning[int], int](m, nil) },
+		func(m *dispatcher.Mux) { dispatcher.HandleMany[probe](m, nil, dispatcher.BatchConfig{}) },
+	} {
+		wantPanic(t, register, "is nil", "handler")
+	}
 	var mux dispatcher.Mux
 	mux.HandleRaw(strings.Repeat("k", 128), nothing)
 	mux.HandleRaw("A9_.:/-", nothing)

@@ -232,8 +232,8 @@ func TestAPromotedJobWhoseKindIsUnavailableIsOfferedToOthers(t *testing.T) {
 	t.Parallel()
 	for _, tenant := range []outbox.ID{outbox.RootTenant, numbered(7)} {
 		mux := new(Mux)
-		mux.HandleRaw(tiny{}.Kind(), nil)
-		mux.HandleRaw(small{}.Kind(), nil)
+		mux.HandleRaw(tiny{}.Kind(), ignore)
+		mux.HandleRaw(small{}.Kind(), ignore)
 		d, err := New(nil, mux, Config{})
 		if err != nil {
 			t.Fatal(err)

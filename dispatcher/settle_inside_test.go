@@ -58,7 +58,7 @@ func (u *unanswered) StreamRefused(context.Context, sqlgen.StreamRefusedParams) 
 func idleDispatcher(t *testing.T) *Dispatcher {
 	t.Helper()
 	mux := new(Mux)
-	mux.HandleRaw(tiny{}.Kind(), nil)
+	mux.HandleRaw(tiny{}.Kind(), ignore)
 	d, err := New(nil, mux, Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -151,7 +151,7 @@ func TestALostLeaseWakesEverybody(t *testing.T) {
 	for _, tenant := range []outbox.ID{outbox.RootTenant, numbered(7)} {
 		for _, key := range []string{"", "k"} {
 			mux := new(Mux)
-			mux.HandleRaw(tiny{}.Kind(), nil)
+			mux.HandleRaw(tiny{}.Kind(), ignore)
 			d, err := New(nil, mux, Config{})
 			if err != nil {
 				t.Fatal(err)
