@@ -491,7 +491,7 @@ func sinkPage(v *visit, s shownSink) templ.Component {
 						return templ_7745c5c3_Err
 					}
 					if s.LacksDestination() {
-						templ_7745c5c3_Err = prose(v, "A destination accepts nothing since "+instant(s.AwaySince)+"; messages to others go on: ").Render(ctx, templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = prose(v, "A destination has accepted nothing since "+instant(s.AwaySince)+"; messages to others go on: ").Render(ctx, templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -502,7 +502,7 @@ func sinkPage(v *visit, s shownSink) templ.Component {
 						var templ_7745c5c3_Var20 string
 						templ_7745c5c3_Var20, templ_7745c5c3_Err = templ.JoinStringErrs(s.AwayCode)
 						if templ_7745c5c3_Err != nil {
-							return templ.Error{Err: templ_7745c5c3_Err, FileName: `sinks.templ`, Line: 136, Col: 125}
+							return templ.Error{Err: templ_7745c5c3_Err, FileName: `sinks.templ`, Line: 136, Col: 130}
 						}
 						_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var20))
 						if templ_7745c5c3_Err != nil {

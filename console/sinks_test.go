@@ -13,7 +13,7 @@ func TestAPageSaysWhetherASinkStandsStill(t *testing.T) {
 	r.exec(`INSERT INTO outbox.sinks (sink, owner, lease_expires_at, away_since, away_code, paused_at)
 		VALUES ('rests', 'o', now() + interval '5 minutes', now(), 'relay_full', now())`)
 	const still, others = "It stands still since", "messages to others go on"
-	r.get("sink?name=part").is(200).has("A destination accepts nothing since", others, "destination mails").hasNot(still)
+	r.get("sink?name=part").is(200).has("A destination has accepted nothing since", others, "destination mails").hasNot(still)
 	r.get("sink?name=all").is(200).has(still).hasNot(others)
 	r.get("sink?name=rests").is(200).has("Paused since").hasNot(still, others)
 }

@@ -22,9 +22,9 @@ import (
 
 func TestConfigReportsEveryMistakeAtOnce(t *testing.T) {
 	var mux dispatcher.Mux
-	mux.HandleRaw("a", nil, dispatcher.KindConfig{Timeout: -time.Second, FailOn: []string{"", "fine"}})
-	mux.HandleRaw("b", nil, dispatcher.KindConfig{OutageLimit: -1})
-	mux.HandleRaw("c", nil, dispatcher.KindConfig{Timeout: 30}) // meant to be seconds
+	mux.HandleRaw("a", ignore, dispatcher.KindConfig{Timeout: -time.Second, FailOn: []string{"", "fine"}})
+	mux.HandleRaw("b", ignore, dispatcher.KindConfig{OutageLimit: -1})
+	mux.HandleRaw("c", ignore, dispatcher.KindConfig{Timeout: 30}) // meant to be seconds
 	_, err := dispatcher.New(nil, &mux, dispatcher.Config{
 		Queues: map[string]dispatcher.QueueConfig{
 			"":                       {},

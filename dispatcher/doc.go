@@ -91,5 +91,5 @@ package dispatcher
 //	session.go      connections of the dispatcher's own, and what bounds their statements
 //	metrics.go      counters and histograms
 //
-// Package internal/scheduler decides what the next claim asks for and how long a queue may sleep, and keeps the
-// promoted jobs that are offered to claims. Package internal/report stores what handlers report.
+// Package internal/scheduler decides what the next claim asks for, how far it looks and how long a queue may sleep, and
+// keeps the promoted jobs that are offered to claims. Package internal/report stores what handlers report.

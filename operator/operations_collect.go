@@ -29,7 +29,8 @@ const (
 	// or of all tenants if it concerns them all, or the root tenant, whose jobs are not in jobs_tenant_idx.
 	readAtOnce = 50_000
 	// byRows makes the server choose the index in which it reads the fewest rows. By the cost of pages, the primary key
-	// looks cheaper than the index of a tenant whose rows are scattered, up to fifty times as many rows of others.
+	// looks cheaper than the index of a tenant whose rows are scattered, although up to fifty times as many rows are
+	// read then, those of others.
 	byRows = `; SET LOCAL seq_page_cost = 0; SET LOCAL random_page_cost = 0`
 )
 

@@ -216,8 +216,8 @@ func inSavepoint(ctx context.Context, db DB, do func(DB) error) error {
 }
 
 // insertJobs stores the rows, and replaces the id of each repeated request by that of the job that used its idempotency
-// key first. That job may be trimmed between the two statements; then the key is free again. A job with a
-// [KeyRules.Name] is not stored then, because those behind it are stored already.
+// key first. That job may be trimmed between the two statements; then the key is free again. If one of these requests
+// has a [KeyRules.Name], the call fails, because the jobs behind it are stored already.
 func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows []row, ids []ID, notify bool) error {
 	left := insertOrder(requests, rows)
 	for range 3 {
@@ -232,8 +232,8 @@ func insertJobs(ctx context.Context, q *sqlgen.Queries, requests []Request, rows
 			break
 		}
 	}
-	return fmt.Errorf("%d of %d jobs have an idempotency key that is held by a job that this transaction cannot see",
-		len(left), len(rows))
+	return fmt.Errorf("%d of %d jobs have an idempotency key that is held by a job that this transaction cannot see, "+
+		"or has just become free", len(left), len(rows))
 }
 
 // insertChunks stores the rows in this order, unless their idempotency keys are in use.

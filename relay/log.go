@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -41,9 +42,9 @@ var maxLook = 20_000
 // It looks at the holes with a snapshot that is newer than that of the newer events, and newer than the one that lists
 // the running transactions: see cursor.
 //
-// It leaves out holes whose transactions all run yet. If one of them has ended before the look at the other holes, it
-// may have stored an event of a key at a hole that was left out, and a later one at a hole that was not. Then read
-// begins anew.
+// It leaves out holes whose transactions are all still running. If one of them has ended before the look at the other
+// holes, it may have stored an event of a key at a hole that was left out, and a later one at a hole that was not. Then
+// read begins anew.
 //
 // It reads nothing from another timeline: a failover may have lost positions that the cursor has passed, and events
 // that get those positions now would be skipped.
@@ -82,6 +83,11 @@ func (l logReader) read(ctx context.Context, c cursor, most int, late bool) (pag
 		c = c.after(positions(events)).looked(running, examined)
 	}
 	found.after = c.past(found.events)
+	if found.more && !found.after.isNumbered() { // otherwise the next page would look at the same holes
+		if found.after, err = l.number(ctx, found.after); err != nil {
+			return page{}, readFailed(ctx, err)
+		}
+	}
 	return found, nil
 }
 
@@ -161,12 +167,17 @@ func (l logReader) look(ctx context.Context, c cursor, most int) (newer []Event,
 //
 // The statement looks at every hole that it is given, in each day of the log, and sorts what is there. If messages wait
 // for a destination, there is an event at each position of the holes. So it is given holes with as many positions as
-// fill a page, and more, up to maxLook, only if these do not. atHoles also returns at how many holes it has looked.
+// fill a page, and more, up to maxLook, only if these do not and took little time: with a hundred days of the log a
+// look takes a hundred times as long as with one. atHoles also returns at how many holes it has looked.
 func (l logReader) atHoles(ctx context.Context, holes []hole, most int) (late []Event, n int, err error) {
 	lows, highs := cursor{holes: holes}.bounds()
 	positions := int64(0)
-	for n < len(holes) && !isFull(late, most) && positions < int64(maxLook) {
-		enough := min(max(4*positions, int64(most)), int64(maxLook))
+	began := time.Now()
+	for n < len(holes) && !isFull(late, most) && positions < int64(maxLook) && time.Since(began) < statementTimeout/10 {
+		enough := max(4*positions, int64(most))
+		if 2*enough > int64(maxLook) {
+			enough = int64(maxLook)
+		}
 		for ; n < len(holes) && positions < enough; n++ {
 			positions += holes[n].high - holes[n].low + 1
 		}

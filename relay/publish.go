@@ -137,6 +137,7 @@ func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 			return err
 		}
 		if !o.isLive() {
+			o.wait(false) // a pause is what it shows
 			p.replayAlone(ctx, ours, o)
 			continue
 		}
@@ -481,8 +482,7 @@ func (p *publisher) follow(ctx context.Context, o *ownership, c cursor, most, pa
 		if pages == 0 && !read.late {
 			o.wait(len(c.holes) >= maxHoles)
 		}
-		// The next page looks at other holes if these have numbers.
-		if !c.isNumbered() && (read.more || time.Since(numbered) >= numberInterval) {
+		if !c.isNumbered() && time.Since(numbered) >= numberInterval {
 			numbered = time.Now()
 			if c, err = events.number(ctx, c); err != nil {
 				return err

@@ -127,7 +127,7 @@ func TestSchedulesAreListedPageAfterPage(t *testing.T) {
 	for name, way := range map[string]env{"directly": direct, "through the API": through} {
 		got := rows(t, way, "schedules", "list")
 		if len(got) != 10_001 || got[10_000]["name"] != "s 010001" {
-			t.Errorf("%s: %d schedules, up to %v; want all 10 001", name, len(got), got[len(got)-1]["name"])
+			t.Errorf("%s: %d schedules, want all 10 001, in order", name, len(got))
 		}
 	}
 }

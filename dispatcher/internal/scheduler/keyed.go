@@ -112,7 +112,7 @@ func (k *Keyed) Aim(shares []Share, room int, probe bool) (lookaheads []int32, o
 	return lookaheads, offered, taken
 }
 
-// Failed puts the offers of a claim back that has failed: it may have looked at too many jobs.
+// Failed puts back the offers of a claim that has failed; the claim may have looked at too many jobs.
 func (k *Keyed) Failed(taken Offers) {
 	k.PutBack(taken)
 	k.lookahead = min(k.lookahead, k.most)
