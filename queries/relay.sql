@@ -133,7 +133,7 @@ RETURNING (paused_at IS NOT NULL)::boolean AS paused,
 -- SinkWaits returns how long the oldest unpublished event has waited; NULL if there is none. It uses the database's
 -- clock, because the relay's may be wrong. It stops at the first event at a hole: only those of transactions that are
 -- running, or were rolled back since the oldest of these began, have none. It runs often, so it looks at ten thousand
--- holes at most: behind more without an event, the oldest one has waited for longer than this.
+-- holes at most: behind more without an event, it returns how long a newer one has waited, or NULL.
 SELECT (clock_timestamp() - least(
     (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1),
     (SELECT event.at

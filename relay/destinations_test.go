@@ -169,6 +169,10 @@ func TestASinkWaitsForTransactionsThroughRounds(t *testing.T) {
 		}
 	}
 	shows(relay.CodeHoles, 2)
+	exec(t, db, `UPDATE outbox.sinks SET paused_at = now()`)
+	shows(relay.CodeFull, 1) // a paused sink waits for no transaction
+	exec(t, db, `UPDATE outbox.sinks SET paused_at = NULL`)
+	shows(relay.CodeHoles, 0)
 	end(t, open.Commit)
 	shows(relay.CodeFull, 2)
 	sink.now(takesAll)

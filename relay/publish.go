@@ -133,11 +133,13 @@ func (p *publisher) work(ctx, ours context.Context, o *ownership) error {
 		}
 	}
 	for ctx.Err() == nil {
+		if !o.isLive() {
+			o.wait(false) // it waits for nothing: a pause, or a replay, is what the sink shows
+		}
 		if err := o.awaitPause(ctx, false); err != nil {
 			return err
 		}
 		if !o.isLive() {
-			o.wait(false) // a pause is what it shows
 			p.replayAlone(ctx, ours, o)
 			continue
 		}
