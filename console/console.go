@@ -28,8 +28,8 @@ type Config struct {
 	// Authenticator authenticates the tokens with which people sign in; required unless Who, OIDC or AnonymousLoopback
 	// is set.
 	Authenticator access.Authenticator
-	// Who returns the principal of a request, or access.ErrUnauthenticated, for a program with a login of its own: the
-	// console then has no login page. Nil means that people sign in with tokens.
+	// In a program with a login of its own, Who returns the principal of a request, or access.ErrUnauthenticated, and
+	// the console has no login page. Nil means that people sign in with tokens.
 	Who func(*http.Request) (access.Principal, error)
 	// OIDC is a provider at which people can sign in, in addition to tokens; nil means none. It requires a PublicURL:
 	// the provider sends people back to callback below it, and CallbackURL must be empty or equal to that.
