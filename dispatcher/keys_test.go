@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/engine"
@@ -195,6 +196,74 @@ func promoteAtOnce(t *testing.T, db sqlgen.DBTX, keys ...string) string {
 	}
 	slices.Sort(done)
 	return strings.Join(done, "; ")
+}
+
+// An edit of B commits after the promotion's snapshot and before its lock: the promotion locks the new version of B,
+// which its UPDATE does not see. It names the key, so that the promoter looks at it again.
+//
+//	promotion   snapshot: B is blocked                     lock the new B, update the old one: none
+//	edit                                 B edited, commit
+func TestAPromotionComesBackForWhatWasEdited(t *testing.T) {
+	t.Parallel()
+	for name, rules := range map[string]outbox.KeyRules{"plain": {Name: "k"}, "ordered": {Name: "k", Ordered: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			a := enqueue(t, db, probe{1}, outbox.Options{Key: rules})
+			claimKeyed(t, db, 10)
+			b := enqueue(t, db, probe{2}, outbox.Options{Key: rules})
+			exec(t, db, `UPDATE outbox.jobs SET status = 'blocked' WHERE id = $1`, b)
+			succeed(t, db, a, 1)
+			edit, promotion := begin(t, db), begin(t, db)
+			exec(t, edit, `SELECT pg_advisory_xact_lock(7)`)
+			exec(t, promotion, `SET LOCAL ROLE `+waitingRole(t, db))
+			done := make(chan []sqlgen.PromoteKeysRow, 1)
+			go func() {
+				rows, err := promoteKey(t.Context(), promotion, 1)
+				if err != nil {
+					t.Error(err)
+				}
+				done <- rows
+			}()
+			pgtest.AwaitLocks(t, db, 1)
+			exec(t, edit, `UPDATE outbox.jobs SET priority = 3 WHERE id = $1`, b)
+			if err := edit.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if rows := <-done; len(rows) != 1 || rows[0].ID.Valid {
+				t.Errorf("beside the edit it returned %v, want the key, without a job", rows)
+			}
+			if err := promotion.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := promoteAtOnce(t, db, "k"), "k: promoted"; got != want {
+				t.Errorf("after the edit: %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+// waitingRole returns a role for which a row security policy waits, at the first look at a job, until the advisory lock
+// 7 is free.
+func waitingRole(t *testing.T, db *pgxpool.Pool) string {
+	t.Helper()
+	role := "waits_" + strings.ReplaceAll(outbox.NewID().String(), "-", "")
+	exec(t, db, `CREATE FUNCTION waits() RETURNS boolean LANGUAGE plpgsql AS
+		'BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN true; END'`)
+	exec(t, db, `CREATE ROLE `+role)
+	t.Cleanup(func() {
+		_, err := db.Exec(context.Background(), `DROP OWNED BY `+role+`; DROP ROLE `+role)
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	exec(t, db, `GRANT USAGE ON SCHEMA outbox TO `+role)
+	exec(t, db, `GRANT SELECT, UPDATE ON outbox.jobs, outbox.keys TO `+role)
+	exec(t, db, `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox TO `+role)
+	exec(t, db, `CREATE POLICY waits ON outbox.jobs TO `+role+` USING (waits())`)
+	exec(t, db, `CREATE POLICY waits ON outbox.keys TO `+role+` USING (true)`)
+	exec(t, db, `ALTER TABLE outbox.jobs ENABLE ROW LEVEL SECURITY; ALTER TABLE outbox.keys ENABLE ROW LEVEL SECURITY`)
+	return role
 }
 
 // The other way round: A has ended, and its slot is being given away, but no other transaction can see that yet.
@@ -673,7 +742,7 @@ func TestAKeyThatIsRefusedHoldsUpNoOther(t *testing.T) {
 			if bad.Key.OnDeath != "" {
 				exec(t, db, `UPDATE outbox.jobs SET park_after = '300000 years' WHERE key = 'bad'`)
 			} else {
-				exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'poisoned'; END $$`)
+				exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'poisoned' USING ERRCODE = 'check_violation'; END $$`)
 				exec(t, db, `CREATE TRIGGER refuse BEFORE UPDATE ON outbox.jobs FOR EACH ROW WHEN (OLD.key = 'bad' AND NEW.status = 'pending') EXECUTE FUNCTION refuse()`)
 			}
 			close(ends["bad"])

@@ -12,7 +12,7 @@ import (
 // refuse creates a trigger that refuses every act on the jobs of a kind.
 func refuse(t *testing.T, db *pgxpool.Pool, act, kind string) {
 	t.Helper()
-	exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'poisoned'; END $$`)
+	exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'poisoned' USING ERRCODE = 'check_violation'; END $$`)
 	exec(t, db, `CREATE TRIGGER refuse BEFORE `+act+` ON outbox.jobs FOR EACH ROW WHEN (OLD.kind = '`+kind+`') EXECUTE FUNCTION refuse()`)
 }
 

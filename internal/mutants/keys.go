@@ -91,6 +91,23 @@ var keys = []Mutant{
 		Checks: []Check{test("dispatcher", "TestAPromotionComesBackForWhatIsLocked/plain", "jobs succeed")},
 	},
 	{
+		Name:      "a promotion that counts what it did not see",
+		Breaks:    "a job that was edited between a promotion's snapshot and its lock waits for the sweep",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{"migrations.outbox.promote_keys", `line.n > coalesce(moved.n, 0)`, `line.n > coalesce(cardinality(got.places), 0)`}},
+		Checks:    []Check{test("dispatcher", "TestAPromotionComesBackForWhatWasEdited/plain", "want the key")},
+	},
+	{
+		Name:      "a trigger that raises what a missing partition does",
+		Breaks:    "a job that a trigger refuses with check_violation holds up every other of its batch for ever",
+		Invariant: "No key is stuck",
+		Edits:     []Edit{{"internal/pgsession.IsNoPartition", `pgErr.Routine == "ExecFindPartition"`, `pgErr.ConstraintName == ""`}},
+		Checks: []Check{
+			test("reaper", "TestAKeyThatIsRefusedHoldsUpNoOther/a_row", "poisoned"),
+			test("internal/pgsession", "TestStatesAreDistinguished", "IsNoPartition"),
+		},
+	},
+	{
 		Name:      "a key that is refused holds up the others",
 		Breaks:    "what waits for any key waits for as long as a trigger refuses to promote one job",
 		Invariant: "No key is stuck",

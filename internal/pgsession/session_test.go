@@ -333,11 +333,17 @@ func TestStatesAreDistinguished(t *testing.T) {
 	pg := func(code, constraint string) error {
 		return fmt.Errorf("claim: %w", &pgconn.PgError{Code: code, ConstraintName: constraint})
 	}
+	db := pgtest.New(t)
+	_, noPartition := db.Exec(t.Context(), `CREATE TEMP TABLE days (day date) PARTITION BY LIST (day); INSERT INTO days VALUES (now())`)
+	_, raised := db.Exec(t.Context(), `DO $$ BEGIN RAISE EXCEPTION 'poisoned' USING ERRCODE = 'check_violation'; END $$`)
+	if State(noPartition) != "23514" || State(raised) != "23514" {
+		t.Fatalf("got %v and %v, want SQLSTATE 23514 of both", noPartition, raised)
+	}
 	var connecting []error
 	for _, code := range []string{"22003", "22023", "23514", "28P01", "42501", "53300", "54000", "55P03", "57014"} {
 		connecting = append(connecting, fmt.Errorf("settle: %w", &sessionError{pg(code, "c")}))
 	}
-	bad := pgtest.New(t).Config().ConnConfig
+	bad := db.Config().ConnConfig
 	bad.RuntimeParams["work_mem"] = "plenty"
 	_, err := pgx.ConnectConfig(t.Context(), bad)
 	if State(err) != "22023" {
@@ -349,13 +355,13 @@ func TestStatesAreDistinguished(t *testing.T) {
 		yes, not []error
 	}{
 		"RefusesTheRow":  {RefusesTheRow, []error{pg("22P05", ""), pg("23514", "c"), pg("P0001", ""), pg("55P03", ""), pg("57014", ""), pg("40P01", "")}, []error{errors.New("cut"), pg("25006", ""), pg("42501", ""), pg("57P01", ""), pg("40001", ""), pg("53300", "")}},
-		"IsRefusal":      {IsRefusal, []error{pg("23514", "c"), pg("22008", ""), pg("P0001", "")}, []error{errors.New("cut"), pg("23514", ""), pg("55P03", ""), pg("57014", ""), pg("40P01", ""), pg("53300", "")}},
+		"IsRefusal":      {IsRefusal, []error{pg("23514", "c"), raised, pg("22008", ""), pg("P0001", "")}, []error{errors.New("cut"), noPartition, pg("55P03", ""), pg("57014", ""), pg("40P01", ""), pg("53300", "")}},
 		"IsLockedOut":    {IsLockedOut, []error{pg("55P03", ""), pg("57014", ""), pg("40P01", "")}, []error{errors.New("cut"), pg("55006", "")}},
 		"IsGone":         {IsGone, []error{errors.New("cut"), pg("57P01", ""), pg("08006", ""), pg("25006", "")}, []error{pg("57014", ""), pg("23505", "")}},
-		"IsUnacceptable": {IsUnacceptable, []error{pg("22021", ""), pg("23514", "c"), pg("54000", "")}, []error{errors.New("cut"), pg("23514", ""), pg("P0001", ""), pg("55P03", "")}},
+		"IsUnacceptable": {IsUnacceptable, []error{pg("22021", ""), pg("23514", "c"), pg("54000", "")}, []error{errors.New("cut"), noPartition, pg("P0001", ""), pg("55P03", "")}},
 		"IsForbidden":    {IsForbidden, []error{pg("42501", ""), pg("42P01", ""), pg("3F000", "")}, []error{errors.New("cut"), pg("42P05", ""), pg("57P01", "")}},
 		"IsLoginRefused": {IsLoginRefused, []error{pg("28P01", ""), pg("3D000", ""), &sessionError{pg("42501", "")}}, []error{errors.New("cut"), pg("42501", ""), pg("57P03", ""), &sessionError{pg("53300", "")}}},
-		"IsNoPartition":  {IsNoPartition, []error{pg("23514", "")}, []error{pg("23514", "c"), errors.New("cut")}},
+		"IsNoPartition":  {IsNoPartition, []error{noPartition}, []error{pg("23514", "c"), raised, errors.New("cut")}},
 		"IsAway":         {IsAway, []error{pg("25006", ""), pg("42P01", ""), pg("40001", ""), pg("57P03", ""), &pgconn.ConnectError{}, io.ErrUnexpectedEOF, io.EOF}, []error{errors.New("odd"), pg("23505", ""), pg("42501", "")}},
 		"ChangedNothing": {ChangedNothing, []error{pg("40001", ""), pg("53300", ""), pg("25006", ""), &sessionError{pg("57P03", "")}, &pgconn.ConnectError{}, pgx.ErrTxCommitRollback, pgx.ErrTxClosed}, []error{errors.New("cut"), pg("57P01", ""), pg("08006", ""), pg("58030", ""), pg("XX000", ""), pg("XX001", "")}},
 		// The server's answer while we connect is not about a statement.

@@ -41,10 +41,11 @@ func State(err error) string {
 // Refused reports whether the server answered, with an error.
 func Refused(err error) bool { return len(State(err)) == 5 }
 
-// IsNoPartition reports whether no partition accepts the row.
+// IsNoPartition reports whether no partition accepts the row. A trigger may raise the same SQLSTATE, for a row that it
+// will refuse each time.
 func IsNoPartition(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pgErr.Code == Check && pgErr.ConstraintName == ""
+	return ok && pgErr.Code == Check && pgErr.Routine == "ExecFindPartition"
 }
 
 // IsRowSecurity reports whether a policy refused a row. It does not read the message, which is in the server's

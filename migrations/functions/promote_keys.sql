@@ -176,15 +176,22 @@ BEGIN
           AND jobs.status = 'blocked'
         RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.key, jobs.kind
     ), passed AS (
+        -- What was promoted counts, not what fitted: a job that was edited or moved since the snapshot is locked where
+        -- it stands now, and the UPDATE does not see it there.
         SELECT line.tenant_id, line.queue, line.key
         FROM room AS line
         LEFT JOIN (
-            SELECT fitting.tenant_id, fitting.queue, fitting.key, count(*) FILTER (WHERE fitting.fits) AS n, array_agg(fitting.place) AS places
+            SELECT fitting.tenant_id, fitting.queue, fitting.key, array_agg(fitting.place) AS places
             FROM fitting
             GROUP BY 1, 2, 3
         ) AS got ON got.tenant_id = line.tenant_id AND got.queue = line.queue AND got.key = line.key
+        LEFT JOIN (
+            SELECT promoted.tenant_id, promoted.queue, promoted.key, count(*) AS n
+            FROM promoted
+            GROUP BY 1, 2, 3
+        ) AS moved ON moved.tenant_id = line.tenant_id AND moved.queue = line.queue AND moved.key = line.key
         WHERE NOT line.parked
-          AND line.n > coalesce(got.n, 0)
+          AND line.n > coalesce(moved.n, 0)
           AND EXISTS (
               SELECT
               FROM (SELECT (jobs).ctid AS place
