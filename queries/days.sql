@@ -4,9 +4,14 @@
 SELECT outbox.ensure_days(@days_ahead)::integer;
 
 -- name: DropDay :exec
--- DropDay drops a day of the history or the events by its table's name; with @lose it also drops a day that a sink has
--- not read. It locks the day first, then its parent; lock_timeout bounds the wait for each.
+-- DropDay empties a day of the history or the events by its table's name, and drops it unless its parent is in use;
+-- with @lose it does so to a day that a sink has not read, too. It locks the day first, then its parent; lock_timeout
+-- bounds the wait for each.
 SELECT outbox.drop_day(CAST(@day::text AS regclass), @lose::boolean);
+
+-- name: HasDay :one
+-- HasDay reports whether there is a table of that name.
+SELECT (to_regclass(@day::text) IS NOT NULL)::boolean;
 
 -- name: ListEventDays :many
 -- ListEventDays returns the partitions of the events to which nothing is added any more and in which everything is

@@ -38,38 +38,59 @@ func (d days) ensure(ctx context.Context) (time.Duration, error) {
 	return backoff.Jitter(partitionInterval), nil
 }
 
-// drop drops a day of the history or of the events. dropped is false if somebody is reading the day, if another reaper
-// is dropping it, or, unless lose is set, if a sink has yet to read its events.
+// outcome is what became of a day that was to be dropped.
+type outcome int
+
+const (
+	kept    outcome = iota // somebody reads it, another reaper drops it, or a sink has yet to read its events
+	emptied                // its rows are gone, and the table waits for a pass that finds its parent unused
+	dropped
+)
+
+// drop drops a day of the history or of the events, with lose also one whose events a sink has yet to read.
 //
 // A drop needs exclusive locks on the partition and its parent, and while it waits for a lock, everyone else who wants
 // one waits behind it. So it waits a tenth of a second for each. It locks the partition first: a report that reads the
-// day stops it there, where no settlement comes. For the parent it waits only for running statements; they insert into
-// another day and finish within milliseconds. A transaction that locked the parent and waits for the partition is in a
-// deadlock with the drop, which the drop resolves by giving up.
-func (d days) drop(ctx context.Context, name string, lose bool) (dropped bool, err error) {
+// day stops it there, where no settlement comes. With that lock it removes the rows, because the lock on the parent may
+// not be had: a transaction that has published an event, or completed a job, keeps the parent locked until it ends. A
+// transaction that locked the parent and waits for the partition is in a deadlock with the drop, which the drop resolves
+// by giving up.
+func (d days) drop(ctx context.Context, name string, lose bool) (became outcome, err error) {
 	err = d.chores.inTx(ctx, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		alone, err := sqlgen.New(tx).TryTrimLock(ctx)
+		q := sqlgen.New(tx)
+		alone, err := q.TryTrimLock(ctx)
 		if err != nil || !alone {
 			return err
 		}
 		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '100ms'`); err != nil {
 			return err
 		}
-		err = sqlgen.New(tx).DropDay(ctx, name, lose)
-		dropped = err == nil
-		return err
+		if err := q.DropDay(ctx, name, lose); err != nil {
+			return err
+		}
+		became = dropped
+		if stays, err := q.HasDay(ctx, name); err != nil {
+			return err
+		} else if stays {
+			became = emptied
+		}
+		return nil
 	})
 	switch pgsession.State(err) {
 	case pgsession.LockNotAvailable, pgsession.UndefinedTable, pgsession.ObjectInUse: // or another reaper was faster
 		d.log.LogAttrs(ctx, slog.LevelInfo, "partition not dropped: in use", slog.String("partition", name))
-		return false, nil
+		return kept, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("drop %s: %w", name, err)
+		return kept, fmt.Errorf("drop %s: %w", name, err)
 	}
-	if dropped {
+	switch became {
+	case emptied:
+		d.log.LogAttrs(ctx, slog.LevelInfo, "partition emptied, not dropped: its parent is in use",
+			slog.String("partition", name))
+	case dropped:
 		d.metrics.dropped.Inc()
 		d.log.LogAttrs(ctx, slog.LevelInfo, "partition dropped", slog.String("partition", name))
 	}
-	return dropped, nil
+	return became, nil
 }

@@ -131,6 +131,59 @@ func TestADropGivesWayToAReport(t *testing.T) {
 	}
 }
 
+// A transaction that has published an event, or completed a job, keeps the parent of the days locked until it commits:
+//
+//	producer   BEGIN, publish …                                                       COMMIT
+//	reaper                      days 1 and 2: rows removed; parent: waits 100 ms each         drops both
+//	reaper                                                          day 1 alone: waits 100 ms
+//
+// The rows are gone at once, and other producers wait once in a pass for days that are empty.
+func TestADayIsEmptiedBesideATransactionThatUsesItsParent(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	storeClosed(t, db, 3, outbox.Succeeded, 20*day)
+	storeClosed(t, db, 2, outbox.Succeeded, 21*day)
+	for ago := range 3 {
+		storeEvents(t, db, 3, time.Duration(20+ago)*day)
+	}
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE ONLY outbox.history, ONLY outbox.events IN ROW EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	trimPass(t, r)
+	if got := countHistory(t, db, outbox.Succeeded); got != 0 {
+		t.Errorf("jobs left beside the transaction = %d, want 0", got)
+	}
+	if got := query[int](t, db, `SELECT count(*) FROM outbox.events`); got != 0 {
+		t.Errorf("events left beside the transaction = %d, want 0", got)
+	}
+	if got := value(t, r.metrics.dropped); got != 0 {
+		t.Errorf("days dropped beside the transaction = %v, want 0", got)
+	}
+	if got := value(t, r.metrics.jobsTrimmed["succeeded"]); got != 5 {
+		t.Errorf("jobs that count as trimmed = %v, want 5", got)
+	}
+	exec(t, db, `DELETE FROM outbox.chores`)
+	started := time.Now()
+	trimPass(t, r)
+	t.Logf("the pass over the empty days took %s", time.Since(started))
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, db, `DELETE FROM outbox.chores`)
+	trimPass(t, r)
+	if got := value(t, r.metrics.dropped); got != 5 {
+		t.Errorf("days dropped after the transaction = %v, want 5", got)
+	}
+	if got := value(t, r.metrics.jobsTrimmed["succeeded"]); got != 5 {
+		t.Errorf("jobs that count as trimmed = %v, want 5", got)
+	}
+}
+
 // The bounds of a day are read from the catalog as text, in the session's date style and
 // time zone: with CST read as US Central Time a day of Shanghai seems 14 hours older than it
 // is, and with a zone whose name Postgres does not know nothing can be read at all.

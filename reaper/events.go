@@ -39,7 +39,11 @@ func (t eventTrimmer) trim(ctx context.Context) (time.Duration, error) {
 		return 0, fmt.Errorf("list the days of the events: %w", err)
 	}
 	wait, held := backoff.Jitter(trimInterval), 0
+	inUse := false // as in historyTrimmer.trim
 	for _, day := range days {
+		if inUse && day.LastPosition == 0 {
+			continue
+		}
 		if len(day.Sinks) > 0 && !t.config.LoseUnread {
 			held++
 			t.log.LogAttrs(ctx, slog.LevelWarn, "a day of events is kept beyond its retention: sinks have not read it",
@@ -52,13 +56,14 @@ func (t eventTrimmer) trim(ctx context.Context) (time.Duration, error) {
 				return 0, err
 			}
 		}
-		dropped, err := t.drop(ctx, day, unread)
+		became, err := t.drop(ctx, day, unread)
 		if err != nil {
 			return 0, err
 		}
-		if !dropped {
+		if became == kept {
 			wait = backoff.Jitter(dropInterval)
 		}
+		inUse = inUse || became == emptied
 	}
 	t.metrics.eventDaysHeld.Set(float64(held))
 	return wait, nil
@@ -70,14 +75,14 @@ func (t eventTrimmer) trim(ctx context.Context) (time.Duration, error) {
 // keep every sink from reading the log meanwhile.
 func (t eventTrimmer) drop(ctx context.Context, day sqlgen.ListEventDaysRow,
 	unread map[string]int64,
-) (dropped bool, err error) {
-	dropped, err = t.days.drop(ctx, day.Name, false)
-	if err != nil || dropped || len(unread) == 0 {
-		return dropped, err
+) (became outcome, err error) {
+	became, err = t.days.drop(ctx, day.Name, false)
+	if err != nil || became != kept || len(unread) == 0 {
+		return became, err
 	}
-	dropped, err = t.days.drop(ctx, day.Name, true)
-	if err != nil || !dropped {
-		return dropped, err
+	became, err = t.days.drop(ctx, day.Name, true)
+	if err != nil || became == kept {
+		return became, err
 	}
 	for sink, lost := range unread {
 		if lost == 0 { // it has read them since the days were listed
@@ -87,7 +92,7 @@ func (t eventTrimmer) drop(ctx context.Context, day sqlgen.ListEventDaysRow,
 		t.log.LogAttrs(ctx, slog.LevelError, "events are lost: the sink had not read them within their retention",
 			slog.String("sink", sink), slog.String("partition", day.Name), slog.Int64("events", lost))
 	}
-	return true, nil
+	return became, nil
 }
 
 // countUnread returns how many events of a day a sink has not read.

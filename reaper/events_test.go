@@ -127,8 +127,8 @@ func TestADayOfEventsIsNotDroppedWhileASinkHasNotReadIt(t *testing.T) {
 	exec(t, db, `UPDATE outbox.sinks SET top = 3`)
 	r := newReaper(t, db, Config{})
 	exec(t, db, `UPDATE outbox.sinks SET top = 2`)
-	if dropped, err := r.days.drop(t.Context(), name, false); err != nil || dropped {
-		t.Errorf("dropped %t, %v; want it held", dropped, err)
+	if became, err := r.days.drop(t.Context(), name, false); err != nil || became != kept {
+		t.Errorf("it became %d, %v; want it kept", became, err)
 	}
 	exec(t, db, `SELECT outbox.drop_day($1::text::regclass, lose => true)`, name)
 	if _, err := db.Exec(t.Context(), `SELECT outbox.sinks_behind('outbox.jobs')`); pgsession.State(err) != "22023" {
@@ -175,9 +175,9 @@ func TestEventsThatWereReadMeanwhileAreNotLost(t *testing.T) {
 				t.Fatalf("%d events are unread, %v, want 2", unread, err)
 			}
 			exec(t, db, `UPDATE outbox.sinks SET top = $1`, c.top)
-			dropped, err := events.drop(t.Context(), days[0], map[string]int64{"behind": unread})
-			if err != nil || !dropped {
-				t.Fatalf("dropped %t, %v", dropped, err)
+			became, err := events.drop(t.Context(), days[0], map[string]int64{"behind": unread})
+			if err != nil || became != dropped {
+				t.Fatalf("it became %d, %v, want it dropped", became, err)
 			}
 			if got := value(t, r.metrics.eventsLost.WithLabelValues("behind")); got != c.want {
 				t.Errorf("%v events are lost, want %v", got, c.want)

@@ -43,18 +43,23 @@ func (t *historyTrimmer) trim(ctx context.Context) (time.Duration, error) {
 	maps.DeleteFunc(t.trimmed, func(name string, _ int64) bool { return !listed(name) }) // another reaper dropped them
 	maps.DeleteFunc(t.counted, func(name string, _ map[string]int64) bool { return !listed(name) })
 	wait := backoff.Jitter(trimInterval)
+	inUse := false // by a transaction, for whose end the next empty day need not wait, too
 	for _, day := range days {
 		done, known := t.trimmed[day.Name]
 		unread := day.Past > 0 && (!known || day.Past > done)
 		if day.BeyondAll || unread && day.IsOver {
-			empty, dropped, err := t.dropIfPast(ctx, day, rules)
+			if inUse && day.Blocks == 0 {
+				continue
+			}
+			past, became, err := t.dropIfPast(ctx, day, rules)
 			if err != nil {
 				return 0, err
 			}
-			if empty {
-				if !dropped {
+			if past {
+				if became == kept {
 					wait = backoff.Jitter(dropInterval)
 				}
+				inUse = inUse || became == emptied
 				continue
 			}
 		}
@@ -68,30 +73,30 @@ func (t *historyTrimmer) trim(ctx context.Context) (time.Duration, error) {
 	return wait, nil
 }
 
-// dropIfPast drops a day if everything in it is beyond its retention. If the drop must wait, the result of reading the
-// day is remembered.
+// dropIfPast drops a day if everything in it is beyond its retention. If the day is kept for now, the result of reading
+// it is remembered.
 func (t *historyTrimmer) dropIfPast(ctx context.Context, day sqlgen.ListHistoryPartitionsRow,
 	rules rules,
-) (past, dropped bool, err error) {
+) (past bool, became outcome, err error) {
 	jobs, known := t.counted[day.Name]
 	if !known {
 		if jobs, past, err = t.countDay(ctx, day, rules); err != nil || !past {
-			return past, false, err
+			return past, kept, err
 		}
 		if err := t.freeKeys(ctx, day); err != nil {
-			return true, false, err
+			return true, kept, err
 		}
 		t.counted[day.Name] = jobs
 	}
-	dropped, err = t.days.drop(ctx, day.Name, false)
-	if err != nil || !dropped {
-		return true, false, err
+	became, err = t.days.drop(ctx, day.Name, false)
+	if err != nil || became == kept {
+		return true, kept, err
 	}
 	for status, n := range jobs {
 		t.metrics.jobsTrimmed[status].Add(float64(n))
 	}
 	delete(t.counted, day.Name)
-	return true, true, nil
+	return true, became, nil
 }
 
 // countDay counts a day's jobs by status. It stops at the first job that stays.

@@ -62,6 +62,13 @@ var published = []Mutant{
 		Checks:    []Check{test("reaper", "TestADayOfEventsIsNotDroppedWhileASinkHasNotReadIt", "want SQLSTATE 55006")},
 	},
 	{
+		Name:      "a day that waits for its parent",
+		Breaks:    "where transactions that publish overlap, no day is ever dropped, and the disk fills",
+		Invariant: "No event is lost",
+		Edits:     []Edit{{"migrations.outbox.drop_day", `    EXECUTE format('TRUNCATE ONLY %s', day);`, ``}},
+		Checks:    []Check{test("reaper", "TestADayIsEmptiedBesideATransactionThatUsesItsParent", "events left")},
+	},
+	{
 		Name:      "a producer says where in the log",
 		Breaks:    "whoever may publish puts an event where every sink has passed by",
 		Invariant: "A role may do what it is for",

@@ -46,8 +46,9 @@ const DropDay = `-- name: DropDay :exec
 SELECT outbox.drop_day(CAST($1::text AS regclass), $2::boolean)
 `
 
-// DropDay drops a day of the history or the events by its table's name; with @lose it also drops a day that a sink has
-// not read. It locks the day first, then its parent; lock_timeout bounds the wait for each.
+// DropDay empties a day of the history or the events by its table's name, and drops it unless its parent is in use;
+// with @lose it does so to a day that a sink has not read, too. It locks the day first, then its parent; lock_timeout
+// bounds the wait for each.
 func (q *Queries) DropDay(ctx context.Context, day string, lose bool) error {
 	_, err := q.db.Exec(ctx, DropDay, day, lose)
 	return err
@@ -62,6 +63,18 @@ SELECT outbox.ensure_days($1)::integer
 func (q *Queries) EnsureDays(ctx context.Context, daysAhead int32) (int32, error) {
 	row := q.db.QueryRow(ctx, EnsureDays, daysAhead)
 	var column_1 int32
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
+const HasDay = `-- name: HasDay :one
+SELECT (to_regclass($1::text) IS NOT NULL)::boolean
+`
+
+// HasDay reports whether there is a table of that name.
+func (q *Queries) HasDay(ctx context.Context, day string) (bool, error) {
+	row := q.db.QueryRow(ctx, HasDay, day)
+	var column_1 bool
 	err := row.Scan(&column_1)
 	return column_1, err
 }
