@@ -7,10 +7,10 @@ import (
 	"net/url"
 	"time"
 
+	redisgo "github.com/gomodule/redigo/redis"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	amqpgo "github.com/rabbitmq/amqp091-go"
-	redisgo "github.com/redis/go-redis/v9"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
@@ -156,22 +156,25 @@ func benchAMQP(ctx context.Context, at *url.URL, o *bench.Options) (func(context
 }
 
 func benchRedis(ctx context.Context, at *url.URL, o *bench.Options) (func(context.Context), error) {
-	options, err := redisgo.ParseURL(at.String())
+	client, err := redisgo.DialURLContext(ctx, at.String())
 	if err != nil {
-		return nil, errors.New("--broker is no URL of Redis")
+		return nil, fmt.Errorf("connect to the broker: %w", err)
 	}
-	client := redisgo.NewClient(options)
-	if err := client.XGroupCreateMkStream(ctx, benchTopic, "bench", "0").Err(); err != nil {
+	if _, err := client.Do("XGROUP", "CREATE", benchTopic, "bench", "0", "MKSTREAM"); err != nil {
 		_ = client.Close()
 		return nil, fmt.Errorf("make stream %s: %w", benchTopic, err)
 	}
 	o.Destination = benchTopic
-	config := redis.Config{Name: benchTopic, User: options.Username, Password: options.Password}
+	config := redis.Config{Name: benchTopic}
+	if at.User != nil {
+		config.User = at.User.Username()
+		config.Password, _ = at.User.Password()
+	}
 	bare := *at
 	bare.User = nil
 	config.URL = bare.String()
-	remove := func(ctx context.Context) {
-		_ = client.Del(ctx, benchTopic).Err() // the server has gone
+	remove := func(context.Context) {
+		_, _ = client.Do("DEL", benchTopic) // the server has gone
 		_ = client.Close()
 	}
 	return take[*redis.Sink](ctx, o, remove)(redis.Open(config))

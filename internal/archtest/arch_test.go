@@ -267,7 +267,7 @@ func TestTheAPICompilesNoBroker(t *testing.T) {
 	seen := false
 	for _, p := range list(t, "-deps", "./server", "./api", "./operator", "./relay") {
 		seen = seen || p.name() == "operator"
-		for _, client := range []string{"nats-io", "franz-go", "amqp091", "go-redis"} {
+		for _, client := range []string{"nats-io", "franz-go", "amqp091", "redigo"} {
 			if strings.Contains(p.ImportPath, client) {
 				t.Errorf("the API depends on %s", p.ImportPath)
 			}

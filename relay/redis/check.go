@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomodule/redigo/redis"
+
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
@@ -19,11 +21,11 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 		return nil, err
 	}
 	defer c.guard(ctx)()
-	findings, err := c.durability(ctx)
+	findings, err := c.durability()
 	if err != nil {
 		return nil, err
 	}
-	findings = append(findings, c.replay(ctx)...)
+	findings = append(findings, c.replay()...)
 	seen := map[string]bool{}
 	var open []string
 	for _, name := range destinations {
@@ -32,7 +34,7 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 		case strings.ContainsAny(name, "*>"):
 			open = append(open, name)
 		default:
-			found, err := c.stream(ctx, name, s.config.CreateStreams)
+			found, err := c.stream(name, s.config.CreateStreams)
 			if err != nil {
 				return nil, err
 			}
@@ -44,10 +46,10 @@ func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Findin
 }
 
 // durability returns the findings about the server's settings for the durability of acknowledged messages.
-func (c *conn) durability(ctx context.Context) (all []relay.Finding, err error) {
+func (c *conn) durability() (all []relay.Finding, err error) {
 	settings := map[string]string{}
 	for _, name := range []string{"appendonly", "appendfsync", "maxmemory", "maxmemory-policy"} {
-		got, err := c.ConfigGet(ctx, name).Result()
+		got, err := redis.StringMap(c.Do("CONFIG", "GET", name))
 		switch {
 		case word(err) == "NOPERM" || word(err) == "ERR": // a service without CONFIG
 			return []relay.Finding{{
@@ -88,8 +90,8 @@ func (c *conn) durability(ctx context.Context) (all []relay.Finding, err error) 
 // replay returns a finding if the server cannot read its own file again. It reads the file as the user default, and
 // leaves out transactions that this user may not run, with a line in its log. Servers before 7.0, and users without the
 // permission to ask, give no answer.
-func (c *conn) replay(ctx context.Context) []relay.Finding {
-	answer, err := c.Do(ctx, "acl", "dryrun", "default", "xadd", "events", "*", "id", "1").Text()
+func (c *conn) replay() []relay.Finding {
+	answer, err := redis.String(c.Do("ACL", "DRYRUN", "default", "XADD", "events", "*", "id", "1"))
 	if err != nil || answer == "OK" {
 		return nil
 	}
@@ -101,9 +103,9 @@ func (c *conn) replay(ctx context.Context) []relay.Finding {
 }
 
 // stream inspects one stream.
-func (c *conn) stream(ctx context.Context, name string, create bool) ([]relay.Finding, error) {
+func (c *conn) stream(name string, create bool) ([]relay.Finding, error) {
 	what := fmt.Sprintf("stream %q", name)
-	kind, err := c.Type(ctx, name).Result()
+	kind, err := redis.String(c.Do("TYPE", name))
 	switch {
 	case word(err) == "NOPERM":
 		return []relay.Finding{{

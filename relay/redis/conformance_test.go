@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -9,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/gomodule/redigo/redis"
 
 	"github.com/posthaste-dev/posthaste/internal/brokertest"
 	"github.com/posthaste-dev/posthaste/internal/verify/fault"
@@ -34,7 +33,7 @@ type broker struct {
 	proxy *fault.Proxy
 	url   string // by way of the proxy
 	file  string // with the password
-	admin *redis.Client
+	admin *redis.Pool
 }
 
 func start(t testing.TB, settings ...string) *broker {
@@ -43,7 +42,9 @@ func start(t testing.TB, settings ...string) *broker {
 	if err := os.WriteFile(b.file, []byte(password+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.admin = redis.NewClient(&redis.Options{Addr: b.Address, Username: "admin", Password: "admin"})
+	b.admin = &redis.Pool{Dial: func() (redis.Conn, error) {
+		return redis.Dial("tcp", b.Address, redis.DialUsername("admin"), redis.DialPassword("admin"))
+	}}
 	t.Cleanup(func() { _ = b.admin.Close() })
 	for _, name := range []string{stream, "forbidden"} {
 		b.do("xgroup", "create", name, "consumers", "0", "mkstream")
@@ -57,11 +58,15 @@ func start(t testing.TB, settings ...string) *broker {
 }
 
 // do does something as somebody who may do everything.
-func (b *broker) do(command ...any) {
+func (b *broker) do(command ...any) (answer any) {
 	b.t.Helper()
-	if err := b.admin.Do(context.Background(), command...).Err(); err != nil {
+	conn := b.admin.Get()
+	defer func() { _ = conn.Close() }()
+	answer, err := conn.Do(command[0].(string), command[1:]...)
+	if err != nil {
 		b.t.Fatal(err)
 	}
+	return answer
 }
 
 func (b *broker) config() Config {
@@ -99,11 +104,7 @@ func (b *broker) Received() (all []relay.Message) {
 
 func (b *broker) received(stream string) (all []relay.Message) {
 	b.t.Helper()
-	entries, err := b.admin.Do(context.Background(), "xrange", stream, "-", "+").Slice()
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	for _, e := range entries {
+	for _, e := range b.do("xrange", stream, "-", "+").([]any) {
 		all = append(all, received(stream, e.([]any)[1].([]any)))
 	}
 	return all
@@ -112,7 +113,7 @@ func (b *broker) received(stream string) (all []relay.Message) {
 func received(stream string, fields []any) relay.Message {
 	m := relay.Message{Destination: stream}
 	for n := 0; n < len(fields); n += 2 {
-		name, value := fields[n].(string), fields[n+1].(string)
+		name, value := string(fields[n].([]byte)), string(fields[n+1].([]byte))
 		switch name {
 		case fieldID:
 			m.ID = value

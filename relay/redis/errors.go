@@ -6,22 +6,20 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/gomodule/redigo/redis"
 
 	"github.com/posthaste-dev/posthaste/relay"
 	"github.com/posthaste-dev/posthaste/relay/internal/credentials"
 )
 
 const (
-	// aborted is the server's answer to commands that it would have accepted if it had accepted all.
+	// aborted is the server's answer to EXEC if it has not accepted a command, or does not accept EXEC.
 	aborted = "EXECABORT"
 	// because precedes the reason if EXEC itself was refused.
 	because = "because of: "
 
 	forbidden = "NOPERM"
 )
-
-var errNoAnswer = errors.New("no answer")
 
 // ofServer lists the first words of errors that say nothing about the message, but that the server accepts none now.
 var ofServer = map[string]string{
@@ -50,15 +48,14 @@ func word(err error) string {
 	return first
 }
 
-// classify returns the outcome of a message for an answer. An answer that is neither a refusal nor unavailability
-// leaves the message unknown.
-func classify(m *relay.Message, err error) error {
-	if errors.Is(err, redis.Nil) {
-		return &relay.UnavailableError{
-			Code: relay.CodeNoDestination,
-			Err:  fmt.Errorf("%s: %w", m.Destination, errNoStream),
-		}
-	}
+// missing returns the outcome of a message whose stream does not exist.
+func missing(m *relay.Message) error {
+	return &relay.UnavailableError{Code: relay.CodeNoDestination, Err: fmt.Errorf("%s: %w", m.Destination, errNoStream)}
+}
+
+// classify returns the outcome of a message for the server's error. An error that is neither a refusal nor
+// unavailability leaves the message unknown.
+func classify(err error) error {
 	first := word(err)
 	if code := ofServer[first]; code != "" {
 		return &relay.UnavailableError{Code: code, Err: err}

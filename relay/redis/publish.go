@@ -1,12 +1,8 @@
 package redis
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"slices"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/posthaste-dev/posthaste/relay"
 )
@@ -122,33 +118,28 @@ func (p *publication) take(from []int) (r *run, rest []int) {
 // send sends a run as a transaction. If the server accepted none of it because of a refused message, send returns the
 // others, to be sent again.
 func (p *publication) send(ctx context.Context, r *run) (again *run) {
-	pipe := p.conn.TxPipeline()
-	answers := make([]*redis.Cmd, len(r.of))
-	for n, command := range r.commands {
-		answers[n] = pipe.Do(ctx, command...)
-	}
-	_, failure := pipe.Exec(ctx)
+	answers, failure := p.conn.transaction(r.commands)
 	again = &run{}
-	wasRefused := refusesTransaction(failure, answers)
 	for n, i := range r.of {
-		err := answers[n].Err()
-		id, _ := answers[n].Val().(string) // of a stored entry
-		answered := err != nil || id != ""
-		switch {
-		case wasRefused, !answered && word(failure) != "": // or the server refuses the login when the client reconnects
+		if failure != nil {
 			p.over = true
-			p.settle(i, away(failure))
-		case !answered:
-			p.over = true
-			p.settle(i, unanswered(ctx, cmp.Or(failure, errNoAnswer)))
-		case err != nil && word(err) == "" && !errors.Is(err, redis.Nil):
-			p.over = true
-			p.settle(i, unanswered(ctx, err))
-		case word(err) == aborted:
-			again.add(i, r.commands[n])
-		case err != nil:
-			p.refuse(i, classify(&p.batch[i], err))
-		default:
+			if word(failure) != "" {
+				p.settle(i, away(failure))
+			} else {
+				p.settle(i, unanswered(ctx, failure))
+			}
+			continue
+		}
+		switch answer := answers[n].(type) {
+		case nil:
+			p.refuse(i, missing(&p.batch[i]))
+		case error:
+			if errors.Is(answer, errAborted) {
+				again.add(i, r.commands[n])
+			} else {
+				p.refuse(i, classify(answer))
+			}
+		default: // the id of the entry
 			p.settle(i, nil)
 		}
 	}
@@ -163,15 +154,6 @@ func (p *publication) send(ctx context.Context, r *run) (again *run) {
 		}
 	}
 	return kept
-}
-
-// refusesTransaction reports whether the server refuses MULTI or EXEC, because somebody may have revoked the permission
-// since the client connected. The client then gives every message an error that is not about the message. For MULTI it
-// is NOPERM; a message with that error of its own comes together with an EXECABORT for EXEC. For EXEC it is EXECABORT
-// although no message has another error.
-func refusesTransaction(failure error, answers []*redis.Cmd) bool {
-	ofMessage := func(answer *redis.Cmd) bool { return word(answer.Err()) != aborted }
-	return word(failure) == forbidden || word(failure) == aborted && !slices.ContainsFunc(answers, ofMessage)
 }
 
 // refuse settles a message that was not stored.

@@ -39,7 +39,7 @@ func (s *Sink) Probe(ctx context.Context) error {
 		return err
 	}
 	defer c.guard(ctx)()
-	if err := c.Ping(ctx).Err(); err != nil {
+	if _, err := c.Do("PING"); err != nil {
 		s.drop()
 		return away(err)
 	}
@@ -54,8 +54,11 @@ func (s *Sink) Close() error {
 	return nil
 }
 
-// connected returns a connection that has answered. The caller holds the lock.
+// connected returns a connection that has answered, within the last second or now. The caller holds the lock.
 func (s *Sink) connected(ctx context.Context) (*conn, error) {
+	if s.conn != nil && !s.conn.answers(ctx) {
+		s.drop()
+	}
 	if s.conn == nil {
 		c, err := connect(ctx, s.config)
 		if err != nil {
@@ -66,6 +69,7 @@ func (s *Sink) connected(ctx context.Context) (*conn, error) {
 	return s.conn, nil
 }
 
+// drop closes the connection, if there is one.
 func (s *Sink) drop() {
 	if s.conn != nil {
 		_ = s.conn.Close()
