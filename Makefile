@@ -14,7 +14,7 @@ CGO     := $(if $(RACE),1,0)
 export CGO_ENABLED = 0
 # Packages whose goroutines share data run with the race detector, the slowest first, so that none is left alone at the
 # end. Those of ./integration build their workers with it; those of ./app run ./schedule.
-RACED    = ./dispatcher ./api ./watch ./relay ./relay/nats ./reaper ./outbox ./listener ./app ./await ./client ./handlers/... ./access ./memory ./relay/nats/rpc
+RACED    = ./dispatcher ./api ./watch ./relay ./relay/nats ./reaper ./outbox ./listener ./app ./await ./handlers/... ./access ./memory ./relay/nats/rpc
 LONG     = ./relay/amqp ./integration ./internal/verify/model ./console ./operator ./relay/kafka ./internal/verify/lease ./server ./migrations
 OTHERS   = $(filter-out $(shell $(GO) list $(RACED)),$(shell $(GO) list $(LONG)) $(shell $(GO) list ./...))
 # These send thousands of requests one after the other: the detector adds minutes, and finds nothing new.
@@ -187,7 +187,8 @@ soak: build ## the scorecard at its full size (hours); the records go to bin/soa
 RELEASE   = GOTOOLCHAIN=go1.26.10 $(GO)
 # Where text/template is linked, the linker keeps every exported method, a quarter of the program: without it the help
 # of urfave/cli is the same text, and the traces that gRPC would keep for a page of its own are shown by nothing here.
-TAGS      = urfave_cli_no_template,grpcnotrace
+# netgo and osusergo change nothing without cgo: with them .ci/run compiles what is released only once.
+TAGS      = urfave_cli_no_template,grpcnotrace,netgo,osusergo
 PLATFORMS ?= linux/$(shell $(GO) env GOARCH)
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 REVISION  ?= $(shell git rev-parse HEAD 2>/dev/null)

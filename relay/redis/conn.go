@@ -159,8 +159,8 @@ func (c *conn) dial(security *tls.Config) func(ctx context.Context, network, add
 	}
 }
 
-// guard breaks the connection when ctx ends, until the returned function is called: the client itself does not observe a
-// context.
+// guard breaks the connection when ctx ends, until the returned function is called: the client itself does not observe
+// a context.
 func (c *conn) guard(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		c.mu.Lock()

@@ -14,7 +14,7 @@ import (
 const source = "../../.."
 
 // tags are those of the Makefile.
-const tags = "urfave_cli_no_template,grpcnotrace"
+const tags = "urfave_cli_no_template,grpcnotrace,netgo,osusergo"
 
 // Every module that the program lists, and every script that is copied into it, has its licence in the one file and is
 // listed in the other.
