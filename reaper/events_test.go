@@ -185,3 +185,33 @@ func TestEventsThatWereReadMeanwhileAreNotLost(t *testing.T) {
 		})
 	}
 }
+
+// The sink has read a day long ago, and a replay is in the middle of it:
+//
+//	days ago    10     9      8
+//	positions   1-3    4-6    7-9
+//	replay              5, and it ends at 6
+func TestADayOfEventsIsHeldForAReplay(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	for _, ago := range []time.Duration{10 * day, 9 * day, 8 * day} {
+		storeEvents(t, db, 3, ago)
+	}
+	exec(t, db, `INSERT INTO outbox.sinks (sink, top) VALUES ('s', 9)`)
+	exec(t, db, `INSERT INTO outbox.replays (id, sink, topics, key, since, until, position, last_position, per_second,
+			again, events, actor, reason)
+		VALUES (gen_random_uuid(), 's', '{}', '', '-infinity', 'infinity', 5, 6, 0, false, 1, 'me', '')`)
+	trimPass(t, r)
+	if diff := cmp.Diff(map[int]int{9: 3}, eventsLeft(t, db)); diff != "" {
+		t.Errorf("days left, want it held (-want +got):\n%s", diff)
+	}
+	if held := value(t, r.metrics.eventDaysHeld); held != 1 {
+		t.Errorf("%v days are held, want 1", held)
+	}
+	exec(t, db, `UPDATE outbox.replays SET finished_at = now(), stopped = true`)
+	exec(t, db, `DELETE FROM outbox.chores`)
+	trimPass(t, r)
+	if left := eventsLeft(t, db); len(left) != 0 {
+		t.Errorf("days %v are left, want none: the replay is stopped", left)
+	}
+}

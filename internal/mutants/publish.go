@@ -55,6 +55,13 @@ var published = []Mutant{
 		Checks:    []Check{test("reaper", "TestDaysOfEventsAreHeldForSinks/a_hole_is_in_a_day", "days left")},
 	},
 	{
+		Name:      "a day that a replay has yet to pass",
+		Breaks:    "a replay of old events finishes without those that reapers drop meanwhile",
+		Invariant: "No event is lost",
+		Edits:     []Edit{{"migrations.outbox.sinks_behind", `r.sink = s.sink AND r.finished_at IS NULL`, `false`}},
+		Checks:    []Check{test("reaper", "TestADayOfEventsIsHeldForAReplay", "want it held")},
+	},
+	{
 		Name:      "a drop that does not look again",
 		Breaks:    "a sink that goes back after the reaper has looked finds its events gone",
 		Invariant: "No event is lost",

@@ -1,6 +1,6 @@
--- sinks_behind returns which sinks have not read all of a day of the events, and the first and last position in it:
--- NULL if the day is empty, so that every sink has read it. It runs as its owner, because no other role sees a day on
--- its own.
+-- sinks_behind returns which sinks have not read all of a day of the events, or have a running replay that has yet to
+-- pass it, and the first and last position in it: NULL if the day is empty, so that every sink has read it. It runs as
+-- its owner, because no other role sees a day on its own.
 CREATE OR REPLACE FUNCTION outbox.sinks_behind(day regclass, OUT first_position bigint, OUT last_position bigint, OUT sinks text[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -12,6 +12,9 @@ BEGIN
         SELECT s.sink
         FROM outbox.sinks AS s
         WHERE s.top < last_position OR s.holes && int8range(first_position, last_position, '[]')
+           OR EXISTS (SELECT FROM outbox.replays AS r
+                      WHERE r.sink = s.sink AND r.finished_at IS NULL
+                        AND r.position < sinks_behind.last_position AND r.last_position >= first_position)
         ORDER BY s.sink);
 END
 $$;
