@@ -86,6 +86,7 @@ func send(ctx, reading context.Context, p *publisher, o *ownership, read page) e
 
 // store moves the cursor and makes the jobs.
 func (d *delivery) store(ctx context.Context, read page) error {
+	defer d.waitBeside()
 	if len(d.held) > 0 {
 		events := make([]heldEvent, len(d.held))
 		for n, i := range d.held {
@@ -110,6 +111,17 @@ func (d *delivery) store(ctx context.Context, read page) error {
 	}
 	d.o.move(d.cursor(read), d.published)
 	return nil
+}
+
+// waitBeside makes later messages of a key wait behind an event that is left at a position at which another one waits
+// for its destination: the log is read on after that position (see unread), and the event in the next round.
+func (d *delivery) waitBeside() {
+	waiting := d.o.destinations.waiting
+	for i := range d.events {
+		if e := &d.events[i]; !d.done[i] && slices.Contains(waiting, e.Position) {
+			d.o.destinations.keys.add(e)
+		}
+	}
 }
 
 // cursor returns the cursor after the events that are done, with holes where messages wait.

@@ -817,3 +817,28 @@ func TestAPartitionWithoutALeaderHoldsUpNoOther(t *testing.T) {
 	sink.awaitKey(t, "gone 0", "1", "2")
 	sink.awaitKey(t, "gone 49", "1", "2")
 }
+
+// Two events share a position, as after a copy of the log without its sequences. One waits for its destination, and the
+// other one is left because it was unknown: the log is read on after both, and a later message of the other's key does
+// not overtake it.
+func TestAMessageBesideOneThatWaitsIsNotOvertaken(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	exec(t, db, `INSERT INTO outbox.events (position, id, tenant_id, topic, key, content_type, payload)
+		SELECT position, gen_random_uuid(), $1, topic, key, 'text/plain', body::bytea
+		FROM (VALUES (7, 'gone', 'a', 'A'), (7, 'there', 'b', 'B1'), (8, 'there', 'b', 'B2')) AS e (position, topic, key, body)`,
+		outbox.RootTenant)
+	exec(t, db, `SELECT setval('outbox.events_position_seq', 8)`)
+	unknown := true
+	sink := &picky{refuses: func(m relay.Message) error {
+		if string(m.Body) == "B1" && unknown {
+			unknown = false
+			return errors.New("connection reset")
+		}
+		return takesNothing(relay.CodeNoDestination)(m)
+	}}
+	start(t, db, sink, func(c *relay.Config) { c.SetOutage(20*time.Millisecond, 100*time.Millisecond) })
+	sink.awaitKey(t, "b", "B1", "B2")
+	sink.now(takesAll)
+	sink.awaitKey(t, "a", "A")
+}
