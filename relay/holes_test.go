@@ -10,20 +10,71 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
+
+// oneConnection returns a database with one connection: the server counts look-ups for each, and adds them up when asked
+// to.
+func oneConnection(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	config := pgtest.New(t).Config().Copy()
+	config.MaxConns = 1
+	db, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
+// lookups returns how often the server has looked into an index of the log.
+func lookups(t *testing.T, db *pgxpool.Pool) (n int) {
+	t.Helper()
+	if err := db.QueryRow(t.Context(), `SELECT pg_stat_force_next_flush()::text`).Scan(new(string)); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.QueryRow(t.Context(), `SELECT coalesce(sum(idx_scan), 0) FROM pg_stat_user_indexes
+		WHERE relname LIKE 'events\_%'`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// An open transaction leaves as many holes to each of two sinks as are remembered. To list the sinks, or to find for
+// how long one has waited, looks at ten thousand of each.
+func TestSinksWithManyHolesAreListedInTime(t *testing.T) {
+	t.Parallel()
+	db := oneConnection(t)
+	if _, err := db.Exec(t.Context(), `INSERT INTO outbox.sinks (sink, top, holes)
+		SELECT concat('s', n), 200000, holes
+		FROM generate_series(1, 2) AS n, (
+			SELECT range_agg(int8range(i, i + 1)) AS holes FROM generate_series(1, 200000, 2) AS i) AS many`); err != nil {
+		t.Fatal(err)
+	}
+	q := sqlgen.New(db)
+	before := lookups(t, db)
+	if sinks, err := q.ListSinks(t.Context()); err != nil || len(sinks) != 2 || sinks[1].Holes != 100_000 {
+		t.Errorf("the sinks are %+v, %v, want two with 100,000 holes", sinks, err)
+	}
+	if _, err := q.SinkWaits(t.Context(), "s1"); err != nil {
+		t.Error(err)
+	}
+	looked := lookups(t, db)
+	if _, err := db.Exec(t.Context(), `SELECT FROM outbox.events WHERE position BETWEEN 1 AND 1`); err != nil {
+		t.Fatal(err)
+	}
+	one := lookups(t, db) - looked // in each day of the log
+	if n := (looked - before) / max(1, one); n < 30_000 || n > 30_010 {
+		t.Errorf("%d holes are looked at, want 30,000", n)
+	}
+}
 
 // Messages wait for a destination at thousands of holes. A page looks at those that fill it, and not at the others:
 // with all holes in each page, the cost would grow with the square of their number.
 func TestAPageLooksAtTheHolesThatFillIt(t *testing.T) {
 	t.Parallel()
 	const holes, most = 5_000, 100
-	config := pgtest.New(t).Config().Copy()
-	config.MaxConns = 1 // the server counts look-ups for each connection, and adds them up when asked to
-	db, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
+	db := oneConnection(t)
 	var c cursor
 	if err := db.QueryRow(t.Context(), `WITH stored AS (
 			INSERT INTO outbox.events (id, tenant_id, topic, content_type, payload)
@@ -40,18 +91,7 @@ func TestAPageLooksAtTheHolesThatFillIt(t *testing.T) {
 	if err := db.QueryRow(t.Context(), `SELECT outbox.timeline()`).Scan(&l.timeline); err != nil {
 		t.Fatal(err)
 	}
-	lookups := func() (n int) {
-		t.Helper()
-		if err := db.QueryRow(t.Context(), `SELECT pg_stat_force_next_flush()::text`).Scan(new(string)); err != nil {
-			t.Fatal(err)
-		}
-		if err := db.QueryRow(t.Context(), `SELECT sum(idx_scan) FROM pg_stat_user_indexes
-			WHERE relname LIKE 'events\_%'`).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	before := lookups()
+	before := lookups(t, db)
 	got := 0
 	for range 10 {
 		read, err := l.read(t.Context(), c, most, false)
@@ -69,7 +109,7 @@ func TestAPageLooksAtTheHolesThatFillIt(t *testing.T) {
 		WHERE inhparent = 'outbox.events'::regclass`).Scan(&days); err != nil {
 		t.Fatal(err)
 	}
-	if n, want := lookups()-before, 10*(most+2)*days; n > want {
+	if n, want := lookups(t, db)-before, 10*(most+2)*days; n > want {
 		t.Errorf("%d look-ups, want at most %d: one for each event and day", n, want)
 	}
 }

@@ -60,7 +60,7 @@ SELECT sink, top, holes_are.positions AS holes, coalesce(CASE WHEN state.owned T
            (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1),
            (SELECT event.at
             -- In order already, the look ends at the first hole with an event.
-            FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole) AS first
+            FROM (SELECT hole FROM unnest(sinks.holes) AS hole ORDER BY hole LIMIT 10000) AS first
             CROSS JOIN LATERAL (
                 SELECT at FROM outbox.events WHERE position BETWEEN lower(hole) AND upper(hole) - 1 ORDER BY position LIMIT 1
             ) AS event
@@ -97,8 +97,8 @@ type ListSinksRow struct {
 }
 
 // ListSinks returns all sinks by name, with the end of the log and the oldest event that waits: after the sink's
-// position, or at one of its holes; behind 100 000 holes without an event, to find that one takes a second or two. A
-// process whose lease has lapsed is no owner, and its state is ignored.
+// position, or at one of its holes. Like SinkWaits it looks at ten thousand holes at most. A process whose lease has
+// lapsed is no owner, and its state is ignored.
 func (q *Queries) ListSinks(ctx context.Context) ([]ListSinksRow, error) {
 	rows, err := q.db.Query(ctx, ListSinks)
 	if err != nil {
