@@ -159,7 +159,8 @@ func (d *destinations) silences(destination, id string, another bool) {
 	if d.silent == nil {
 		d.silent = map[string]*silence{}
 	}
-	d.silent[destination] = &silence{id: id, since: d.now(), another: another}
+	now := d.now()
+	d.silent[destination] = &silence{id: id, since: now, met: now, another: another}
 }
 
 // shutUntried shuts a silent destination if it is the turn of another one, and reports whether it has.
@@ -261,14 +262,19 @@ func (d *destinations) untilEnd() time.Duration {
 func (d *destinations) isOver() bool { return !d.ends.IsZero() && !time.Now().Before(d.ends) }
 
 // endRound begins a round in which all destinations are tried. Rounds become longer while one of them has accepted
-// nothing in two of them. A silent destination for which nothing has waited in two of them is forgotten: its messages
-// have become jobs, or have no route to the sink any more.
+// nothing in two of them. A silent destination is forgotten once nothing has waited for it for [noDestinationLimit]: its
+// messages have become jobs, or have no route to the sink any more. Sooner, they may only be behind as many messages as
+// may wait, which a round does not come past.
 func (d *destinations) endRound() {
 	if len(d.before) == 0 {
 		d.retry.Reset()
 	}
-	maps.DeleteFunc(d.silent, func(destination string, _ *silence) bool {
-		return !d.before[destination] && !d.shut[destination]
+	now := d.now()
+	maps.DeleteFunc(d.silent, func(destination string, s *silence) bool {
+		if d.shut[destination] {
+			s.met = now
+		}
+		return now.Sub(s.met) > noDestinationLimit
 	})
 	*d = destinations{
 		now: d.now, since: d.since, changed: d.changed, retry: d.retry, before: d.shut, silent: d.silent, turns: d.turns,

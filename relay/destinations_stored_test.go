@@ -39,23 +39,34 @@ func TestMissingDestinationsAreHandedOn(t *testing.T) {
 	}
 }
 
-// A silent destination is forgotten when nothing waits for it any more, although none of its messages was answered:
-// they may have become jobs, behind a refused one of their key. It is remembered while they wait, tried or not.
+// A silent destination is forgotten when nothing has waited for it for an hour, although none of its messages was
+// answered: they may have become jobs, behind a refused one of their key. It is remembered while they wait, tried or
+// not, and while they may be behind as many messages as may wait, which rounds do not come past.
 func TestASilentDestinationWithoutMessagesIsForgotten(t *testing.T) {
-	d := destinations{now: time.Now}
+	now := time.Now()
+	d := destinations{now: func() time.Time { return now }}
 	why := &failure{code: CodeSilent, err: errors.New("no answer")}
 	for _, name := range []string{"gone", "waits"} {
 		d.silences(name, "id of "+name, false)
 		d.silent[name].why = why
 		d.shuts(name, why)
 	}
-	for range 3 {
-		d.endRound()
-		if d.turn != "waits" && !d.shutUntried("waits") {
-			t.Error("two destinations are tried in one round")
+	rounds := func() {
+		for range 3 {
+			d.endRound()
+			if d.turn != "waits" && !d.shutUntried("waits") {
+				t.Error("two destinations are tried in one round")
+			}
+			d.shuts("waits", why)
 		}
-		d.shuts("waits", why)
 	}
+	rounds()
+	if !d.isTrial("gone", "id of another message") {
+		t.Error("a destination that three rounds have not come to is not silent any more")
+	}
+	now = now.Add(noDestinationLimit)
+	rounds()
+	now = now.Add(time.Minute)
 	d.endRound()
 	if d.silent["gone"] != nil {
 		t.Error("a destination for which nothing waits is still silent")

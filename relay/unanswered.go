@@ -60,6 +60,7 @@ type silence struct {
 	id      string    // of the message that was unknown first
 	why     *failure  // what was last known of it
 	since   time.Time // when that was
+	met     time.Time // end of the last round in which messages waited for the destination
 	rounds  int       // how many times one was tried
 	turn    int       // number of the destination's last turn
 	others  bool      // messages to the destination have waited that were not behind it
