@@ -11,7 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// client is a Kafka producer with its own producer ID. It is discarded once its messages are no longer waited for: it
+// client is a client of Kafka; that of a sink has its own producer ID. It is discarded once its messages are no longer waited for: it
 // would send them again at some time.
 type client struct {
 	*kgo.Client
@@ -74,14 +74,13 @@ func (w *watch) lost() error {
 }
 
 // open makes a client and waits for an answer from a broker.
-func open(ctx context.Context, s *Sink) (*client, error) {
+func open(ctx context.Context, config Config, more ...kgo.Opt) (*client, error) {
 	c := &client{}
-	options, err := s.config.options()
+	options, err := config.options()
 	if err != nil {
 		return nil, err
 	}
-	options = append(options, kgo.WithHooks(&c.connection), kgo.RecordPartitioner(&s.partitions),
-		kgo.ProducerOnDataLossDetected(func(string, int32) { s.losses.Add(1) }))
+	options = append(append(options, kgo.WithHooks(&c.connection)), more...)
 	if c.Client, err = kgo.NewClient(options...); err != nil {
 		return nil, fmt.Errorf("make a client of Kafka: %w", err)
 	}

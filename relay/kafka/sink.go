@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
@@ -67,7 +69,8 @@ func (s *Sink) Close() error {
 // connected returns a client that has reached a broker. The caller holds the lock.
 func (s *Sink) connected(ctx context.Context) (*client, error) {
 	if s.client == nil {
-		c, err := open(ctx, s)
+		c, err := open(ctx, s.config, kgo.RecordPartitioner(&s.partitions),
+			kgo.ProducerOnDataLossDetected(func(string, int32) { s.losses.Add(1) }))
 		if err != nil {
 			return nil, away(err)
 		}

@@ -63,12 +63,14 @@ func OpenSource(config Config, of SourceConfig) (*Source, error) {
 	return &Source{config: config, of: of}, nil
 }
 
-// Probe waits for an answer from a broker.
+// Probe waits for an answer from a broker. It does not join the group: a bridge that runs would lose partitions to it.
 func (s *Source) Probe(ctx context.Context) error {
-	if err := s.connected(); err != nil {
+	c, err := open(ctx, s.config)
+	if err != nil {
 		return err
 	}
-	return s.client.ask(ctx)
+	c.Close()
+	return nil
 }
 
 // Fetch implements [bridge.Source]. It returns as soon as there are messages. If the last Ack has failed, Fetch commits

@@ -81,3 +81,47 @@ func TestAStoppedBrokerDoesNotHoldASource(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 }
+
+// Whoever looks whether a source can be fetched from takes nothing from the bridge that does: the group stays as it is.
+func TestAProbeDoesNotJoinTheGroup(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	config := b.config()
+	config.User, config.Password, config.PasswordFile = "admin", "admin", ""
+	running, err := OpenSource(config, SourceConfig{Topic: topic, Group: "g"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer running.Close()
+	sink := b.Sink()
+	defer sink.Close()
+	fetch := func(id string) {
+		t.Helper()
+		if outcomes := sink.Publish(t.Context(), []relay.Message{{ID: id, Destination: topic}}); outcomes[0] != nil {
+			t.Fatal(outcomes[0])
+		}
+		if got, err := running.Fetch(t.Context(), 10); err != nil || len(got) != 1 || got[0].ID != id {
+			t.Fatalf("got %v, %v, want message %s", got, err, id)
+		}
+		if err := running.Ack(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fetch("1")
+	member, generation := running.client.GroupMetadata()
+	probed, err := OpenSource(config, SourceConfig{Topic: topic, Group: "g"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer probed.Close()
+	for began := time.Now(); time.Since(began) < 4*time.Second; { // a member learns of others within three
+		time.Sleep(100 * time.Millisecond)
+		if err := probed.Probe(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fetch("2")
+	if m, g := running.client.GroupMetadata(); m != member || g != generation {
+		t.Errorf("member %s of generation %d, before %s of %d", m, g, member, generation)
+	}
+}
