@@ -217,7 +217,7 @@ func (d *delivery) judge(ctx context.Context, m *outgoing, err error, alone bool
 			refused = &RefusedError{CodeNoDestination, away.Err}
 			break
 		}
-		err = fmt.Errorf("destination %s accepts nothing: %w", m.place, named(&d.events[m.index], err))
+		err = fmt.Errorf("destination %s accepts nothing: %w", shown(m.place), named(&d.events[m.index], err))
 		d.shut(ctx, m, failureOf(err))
 		return
 	case !isAway && alone && ctx.Err() == nil && d.o.destinations.isTrial(m.place, m.ID):
@@ -272,7 +272,8 @@ func (d *delivery) silentAgain(ctx context.Context, m *outgoing, err error) {
 }
 
 func (d *delivery) shutSilent(ctx context.Context, destination string, err error) {
-	why := &failure{code: CodeSilent, err: fmt.Errorf("no answer from %s, while others accept messages: %w", destination, err)}
+	err = fmt.Errorf("no answer from %s, while others accept messages: %w", shown(destination), err)
+	why := &failure{code: CodeSilent, err: err}
 	d.o.destinations.silent[destination].why = why
 	d.complain(ctx, "destination accepts nothing", why)
 	d.o.destinations.shuts(destination, why)
@@ -283,7 +284,7 @@ func (d *delivery) shutSilent(ctx context.Context, destination string, err error
 func (d *delivery) noteReopened(ctx context.Context, destination string) {
 	if _, due := d.complaints.Due("destination accepts messages again", time.Now()); due {
 		d.log.LogAttrs(ctx, slog.LevelInfo, "destination accepts messages again",
-			slog.String("destination", destination))
+			slog.String("destination", shown(destination)))
 	}
 }
 

@@ -1,11 +1,14 @@
 package relay
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
@@ -42,7 +45,7 @@ var (
 // wait, nothing more is read until the round ends: the sink stands still, and says so ([CodeWaiting]).
 type destinations struct {
 	now     func() time.Time
-	since   map[string]time.Time // since when each has been missing
+	since   map[string]time.Time // since when each has been missing, by the name under which that is stored
 	changed bool                 // since was changed since it was last given to the ownership to store
 	retry   backoff.Backoff      // between rounds
 	before  map[string]bool      // those that were shut in the round before and have not accepted a message since
@@ -62,13 +65,29 @@ type destinations struct {
 	turn    string   // the silent destination that is tried; "" means the first that is met
 }
 
+// shown returns the part of a destination that may be shown: the rest, a query, may be a secret.
+func shown(destination string) string {
+	name, _, _ := strings.Cut(destination, "?")
+	return name
+}
+
+// stored returns the name under which a destination is stored, which may be shown and is one for each destination.
+func stored(destination string) string {
+	name, query, found := strings.Cut(destination, "?")
+	if !found {
+		return destination
+	}
+	sum := sha256.Sum256([]byte(query))
+	return name + "?" + hex.EncodeToString(sum[:8])
+}
+
 // isShut reports whether messages to a destination wait for the next round.
 func (d *destinations) isShut(destination string) bool { return d.shut[destination] }
 
 // isTried reports whether one message has to show whether a destination accepts messages again. Those to a destination
 // that has been missing for too long are all sent, since each of them is refused.
 func (d *destinations) isTried(destination string) bool {
-	since, missing := d.since[destination]
+	since, missing := d.since[stored(destination)]
 	return d.before[destination] && !(missing && d.now().Sub(since) > noDestinationLimit)
 }
 
@@ -81,7 +100,7 @@ func (d *destinations) failed(destination, code string) time.Duration {
 		d.found(destination)
 		return 0
 	}
-	since, known := d.since[destination]
+	since, known := d.since[stored(destination)]
 	if known {
 		return d.now().Sub(since)
 	}
@@ -89,7 +108,7 @@ func (d *destinations) failed(destination, code string) time.Duration {
 		return len(d.since) >= maxBatch && d.now().Sub(since) > noDestinationLimit
 	})
 	if len(d.since) < maxBatch {
-		d.since[destination] = d.now()
+		d.since[stored(destination)] = d.now()
 		d.changed = true
 	}
 	return 0
@@ -97,8 +116,12 @@ func (d *destinations) failed(destination, code string) time.Duration {
 
 // found records that a destination is not missing.
 func (d *destinations) found(destination string) {
-	if _, was := d.since[destination]; was {
-		delete(d.since, destination)
+	if len(d.since) == 0 {
+		return
+	}
+	name := stored(destination)
+	if _, was := d.since[name]; was {
+		delete(d.since, name)
 		d.changed = true
 	}
 }

@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 )
@@ -12,7 +13,7 @@ func TestMissingDestinationsAreHandedOn(t *testing.T) {
 	now := time.Now()
 	clock := func() time.Time { return now }
 	first, next := destinations{now: clock}, destinations{now: clock}
-	names := []string{"orders", "a\x00b", "\xff", `"\`, "☃"}
+	names := []string{"orders", "a\x00b", "\xff", `"\`, "☃", "x?token=s3cret", "x?token=another", "x"}
 	if err := first.load("{}"); err != nil {
 		t.Fatal(err)
 	}
@@ -20,6 +21,9 @@ func TestMissingDestinationsAreHandedOn(t *testing.T) {
 		first.failed(name, CodeNoDestination)
 	}
 	now = now.Add(59 * time.Minute)
+	if ages := first.ages(); strings.Contains(ages, "s3cret") {
+		t.Errorf("what is stored has a secret in it: %s", ages)
+	}
 	if err := next.load(first.ages()); err != nil {
 		t.Fatal(err)
 	}

@@ -842,3 +842,41 @@ func TestAMessageBesideOneThatWaitsIsNotOvertaken(t *testing.T) {
 	sink.now(takesAll)
 	sink.awaitKey(t, "a", "A")
 }
+
+// A destination may have a secret in its query. A destination that accepts nothing is shown and stored without it.
+func TestASecretInADestinationIsNotShown(t *testing.T) {
+	t.Parallel()
+	for code, refuses := range map[string]func(relay.Message) error{
+		relay.CodeNoDestination: takesNothing(relay.CodeNoDestination), relay.CodeSilent: noAnswer,
+	} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			sink := &picky{refuses: refuses}
+			var log said
+			publish(t, db, "gone", "k", "1")
+			publish(t, db, "there", "other", "4")
+			start(t, db, sink, func(c *relay.Config) {
+				c.Logger = log.logger(t)
+				c.SetOutage(20*time.Millisecond, 100*time.Millisecond)
+				c.Sinks[0].Routes[0].Destination = "{topic}?token=s3cret"
+			})
+			sink.awaitKey(t, "other", "4")
+			keepPublishing(t, db, "there", "c")
+			waitFor(t, func() bool {
+				return ask[string](t, db, `SELECT coalesce(away_code, '') FROM outbox.sinks`) == code
+			}, func() string { return "the sink shows that a destination accepts nothing" })
+			twoBeats(t, db)
+			if row := ask[string](t, db, `SELECT to_json(sinks)::text FROM outbox.sinks`); strings.Contains(row, "s3cret") ||
+				!strings.Contains(row, " gone") {
+				t.Errorf("the sink's row has the secret, or not the destination: %s", row)
+			}
+			sink.now(takesAll)
+			waitFor(t, func() bool { return log.has("destination accepts messages again") },
+				func() string { return "the log says that the destination accepts messages" })
+			if log.has("s3cret") {
+				t.Error("the log has the secret")
+			}
+		})
+	}
+}

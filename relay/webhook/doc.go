@@ -35,8 +35,8 @@
 // A receiver may get a request more than once, because its answer can be lost. It recognizes repeats by
 // Idempotency-Key, and a worker that lost its lease by an epoch lower than the highest one it has seen.
 //
-// Redirects are not followed. Errors never contain a URL's password, query and path, because errors are stored and
-// logged.
+// Redirects are not followed. Errors of this package never contain a URL's password, query and path, because errors are
+// stored and logged. A relay adds the path of a destination to those of its sink; see [SinkConfig].URL.
 //
 // # A sink
 //

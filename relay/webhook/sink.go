@@ -22,7 +22,8 @@ import (
 // SinkConfig sets where a sink sends requests, and how.
 type SinkConfig struct {
 	// URL is the receiver's URL. A destination is the part after it, such as orders/{topic|path}, or "/" for the URL
-	// itself; or it is a whole URL whose host is this one's or one of Hosts.
+	// itself; or it is a whole URL whose host is this one's or one of Hosts. The relay shows and stores a destination
+	// that accepts nothing, without its query: a secret belongs here, and this is never shown.
 	URL string
 	// Hosts are host or host:port of other receivers, with the URL's scheme. They are for names that become unavailable
 	// together, such as two names of one service: while one of them is unavailable, the sink is stopped. Give
