@@ -448,23 +448,29 @@ func (page *replayPage) send(ctx context.Context) error {
 		before := page.dropped()
 		var left []Event
 		var failed *failure
+		var behind keys // with a message that was not accepted: later ones repeat its outcome, or were not tried
 		for i, err := range page.deliver(ctx, messages, page.config.patience) {
 			e := &page.events[messages[i].index]
-			away, isAway := errors.AsType[*UnavailableError](err)
-			switch _, refused := errors.AsType[*RefusedError](err); {
-			case err == nil:
+			if err == nil {
 				page.counts.published++
 				page.metrics.replayed.Inc()
-			case refused, isAway && away.Code == CodeNoDestination && page.gone[messages[i].Destination]:
+				continue
+			}
+			away, isAway := errors.AsType[*UnavailableError](err)
+			isMissing := isAway && away.Code == CodeNoDestination
+			_, refused := errors.AsType[*RefusedError](err)
+			switch isBehind := behind.has(e); {
+			case refused && !isBehind, isMissing && page.gone[messages[i].Destination]:
 				page.counts.refused++
 				page.complain(ctx, "replay skips a message", named(e, err))
 			default:
 				left = append(left, *e)
-				if failed == nil && !errors.Is(err, ErrNotTried) {
+				if failed == nil && !isBehind && !errors.Is(err, ErrNotTried) {
 					failed = failureOf(named(e, err))
-					failed.unknown, failed.messages = !isAway || away.Code == CodeNoDestination, len(messages)
+					failed.unknown, failed.messages = !isAway || isMissing, len(messages)
 				}
 			}
+			behind.add(e)
 		}
 		page.counts.repeated += page.dropped() - before
 		progress := len(left) < len(page.events)

@@ -210,6 +210,47 @@ func TestAReplayPassesByWhatIsRefused(t *testing.T) {
 	}
 }
 
+// repeater is a sink that repeats the outcome of a key's message for those behind it, as a sink may that has sent them.
+type repeater struct{ picky }
+
+func (r *repeater) Publish(_ context.Context, batch []relay.Message) []error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	outcomes := make([]error, len(batch))
+	failed := map[string]error{}
+	for i, m := range batch {
+		if outcomes[i] = failed[m.Key]; outcomes[i] != nil {
+			continue
+		}
+		if outcomes[i] = r.refuses(m); outcomes[i] != nil {
+			failed[m.Key] = outcomes[i]
+			continue
+		}
+		r.got = append(r.got, m)
+	}
+	return outcomes
+}
+
+// An outcome that a sink repeats for messages behind a refused one says nothing of them: a replay publishes them.
+func TestAReplayPublishesWhatIsBehindARefusedMessage(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	sink := &repeater{picky{refuses: takesAll}}
+	publish(t, db, "t", "k", "1", "bad", "3", "4")
+	start(t, db, sink, nil)
+	sink.awaitKey(t, "k", "1", "bad", "3", "4")
+	sink.now(func(m relay.Message) error {
+		if bad(m) {
+			return &relay.RefusedError{Code: relay.CodeTooLarge, Err: errors.New("too large")}
+		}
+		return nil
+	})
+	r := awaitReplay(t, db, startReplay(t, db, operator.EventReplay{}))
+	if got := bodiesOf(sink.replayed()); !slices.Equal(got, []string{"1", "3", "4"}) || r.Published != 3 || r.Refused != 1 {
+		t.Errorf("it published %q, and is %+v", got, r)
+	}
+}
+
 // A receiver that answers each message with an error is away: of a replay it costs one message at most.
 func TestAReplayWaitsForAReceiverThatFailsAtAll(t *testing.T) {
 	t.Parallel()
