@@ -37,7 +37,7 @@ import (
 // Events may share a position (see EventsAfter). They are read together, and the cursor passes the position when all of
 // them are published.
 //
-// Separate holes are stored with each step, so their number is limited: see maxHoles.
+// Separate holes are stored with each step, so their number is limited: see maxHoles and maxStored.
 type cursor struct {
 	top   int64
 	holes []hole    // in order, separate, up to top
@@ -58,6 +58,11 @@ type hole struct {
 // the maximum takes 450 ms of the server and 790 kB of WAL each time, and a tenth of the holes a tenth of that: see
 // storePause. In memory a look takes some milliseconds. Tests set a lower limit.
 var maxHoles = 100_000
+
+// maxStored limits the holes that are stored, which may be more than maxHoles: messages that wait for destinations are
+// at holes, too, and one hole of a million positions becomes half a million holes if every other position is filled, as
+// when one of two long transactions ends. Tests set a lower limit.
+var maxStored = 2 * maxHoles
 
 // past returns the cursor after events were published, whose positions do not fall. Of events that share top, topID is
 // that of the one stored last: a failover loses that one first.
@@ -222,6 +227,19 @@ func parseSnapshot(text string) (s snapshot, err error) {
 	}
 	slices.Sort(s.running)
 	return s, nil
+}
+
+// grouped returns the cursor with at most that many holes. Each of them spans several, so that events between these are
+// published again after a restart.
+func (c cursor) grouped(most int) cursor {
+	if len(c.holes) <= most {
+		return c
+	}
+	groups := make([]hole, 0, most)
+	for group := range slices.Chunk(c.holes, (len(c.holes)+most-1)/most) {
+		groups = append(groups, hole{low: group[0].low, high: group[len(group)-1].high})
+	}
+	return cursor{c.top, groups, c.topID}
 }
 
 // bounds returns the holes in the form that the database stores.

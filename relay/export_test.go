@@ -9,7 +9,7 @@ import (
 )
 
 func init() {
-	maxHoles, maxLook = 1_000, 1_000
+	maxHoles, maxStored, maxLook = 1_000, 2_000, 1_000
 	heldWaits = []time.Duration{20 * time.Millisecond}
 	lookLife = time.Minute // so that what is read too late shows
 }
@@ -34,4 +34,11 @@ func LimitWaiting(t testing.TB, messages, bytes int) {
 	was, wasBytes := maxWaiting, maxWaitingBytes
 	maxWaiting, maxWaitingBytes = cmp.Or(messages, was), cmp.Or(bytes, wasBytes)
 	t.Cleanup(func() { maxWaiting, maxWaitingBytes = was, wasBytes })
+}
+
+// LimitStored sets how many holes of a cursor are stored, until the test ends.
+func LimitStored(t testing.TB, holes int) {
+	was := maxStored
+	maxStored = holes
+	t.Cleanup(func() { maxStored = was })
 }

@@ -477,7 +477,7 @@ func (o *ownership) step() (_ *step, until time.Time) {
 func (s *step) to(c cursor) {
 	s.cursor, s.params.Top = c, c.top
 	s.params.TopID = pgtype.UUID{Bytes: c.topID, Valid: c.topID != outbox.ID{}}
-	s.params.Lows, s.params.Highs = c.bounds()
+	s.params.Lows, s.params.Highs = c.grouped(maxStored).bounds()
 }
 
 func (s *step) advance(ctx context.Context, q *sqlgen.Queries) error {

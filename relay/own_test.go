@@ -255,3 +255,42 @@ func TestTheTimelineIsWrittenIntoStatements(t *testing.T) {
 		t.Errorf("the timeline is %s, want %s", got, want)
 	}
 }
+
+// Two transactions take positions in turn, and one of them has yet to end:
+//
+//	position    1      2       3      4       5      6       7      8  …
+//	            open   commits open   commits open   commits open   commits
+//	in memory   hole           hole           hole           hole
+//	stored      [              ]              [              ]
+//
+// As many holes are stored as may be. The next owner publishes some events again, and none is missing.
+func TestStoredHolesAreLimited(t *testing.T) {
+	relay.LimitStored(t, 10)
+	db := database(t)
+	open, other := begin(t, db), begin(t, db)
+	var want []string
+	for i := range 20 {
+		want = append(want, fmt.Sprint(i))
+		publish(t, open, "t", "open", want[i])
+		publish(t, other, "t", "other", want[i])
+	}
+	end(t, other.Commit)
+	sink := &picky{refuses: takesAll}
+	stop := start(t, db, sink, nil)
+	sink.awaitKey(t, "other", want...)
+	stop()
+	if top := ask[int](t, db, `SELECT top FROM outbox.sinks`); top != 40 {
+		t.Fatalf("the sink has come to %d, want 40", top)
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.sinks, unnest(holes)`); n != 10 {
+		t.Errorf("%d holes are stored, want 10", n)
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.sinks, generate_series(1, 40, 2) AS open WHERE holes @> open::bigint`); n != 20 {
+		t.Errorf("%d of 20 open positions are at a hole", n)
+	}
+	start(t, db, sink, nil)
+	waitFor(t, func() bool { return len(sink.messages()) == 30 }, func() string { return "what is inside of a hole is published again" })
+	end(t, open.Commit)
+	sink.awaitKey(t, "open", want...)
+	sink.awaitKey(t, "other", want...)
+}

@@ -105,6 +105,13 @@ ORDER BY xid, position
 		Checks:    []Check{test("relay", "TestTooManyGapsWaitForTheirTransactions", "are published beside 1,000 gaps")},
 	},
 	{
+		Name:      "any number of holes is stored",
+		Breaks:    "two long transactions whose positions alternate make a cursor that cannot be stored in time, and the sink loses its owner again and again",
+		Invariant: "A hole in the log is closed",
+		Edits:     []Edit{{"relay.cursor.grouped", `len(c.holes) <= most {`, `true {`}},
+		Checks:    []Check{test("relay", "TestStoredHolesAreLimited", "holes are stored, want 10")},
+	},
+	{
 		Name:      "holes are never closed",
 		Breaks:    "a position of a transaction that was rolled back is looked at for ever",
 		Invariant: "A hole in the log is closed",
