@@ -236,6 +236,43 @@ func TestAnEventThatWaitsAtAHoleShows(t *testing.T) {
 	}
 }
 
+// lookSlowly is a tracer under which the look for the oldest event that waits takes all the time that it has.
+type lookSlowly struct{ looks atomic.Int64 }
+
+func (l *lookSlowly) TraceQueryStart(ctx context.Context, _ *pgx.Conn, query pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(query.SQL, "name: SinkWaits") {
+		<-ctx.Done()
+		l.looks.Add(1)
+	}
+	return ctx
+}
+
+func (*lookSlowly) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// For how long the oldest event has waited is a number for operators: where it takes too long to find, the sink goes on.
+func TestASlowLookAtWhatWaitsCostsNoOwnership(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	slowly := &lookSlowly{}
+	config := db.Config().Copy()
+	config.ConnConfig.Tracer = slowly
+	traced, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(traced.Close)
+	var sink recorder
+	var log said
+	start(t, traced, &sink, func(c *relay.Config) { c.Logger = log.logger(t) })
+	waitFor(t, func() bool { return slowly.looks.Load() == 1 && log.count("level=WARN") == 1 }, func() string { return "a look takes too long, and the log says so" })
+	publish(t, db, "t", "k", "1")
+	sink.await(t, "1")
+	twoBeats(t, db)
+	if epoch := ask[int](t, db, `SELECT epoch FROM outbox.sinks`); epoch != 1 {
+		t.Errorf("the sink was owned %d times, want once", epoch)
+	}
+}
+
 // An owner that outlives a failover reads nothing from the new timeline before it has read
 // its cursor anew: what was given out there since would overtake what it has to repeat.
 func TestOrderOutlivesAFailover(t *testing.T) {

@@ -178,7 +178,6 @@ func (o *ownership) hold(ctx context.Context, c cursor, published int, events []
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	s, _ := o.step()
-	s.looks = false
 	s.to(c)
 	s.params.Published += int64(published)
 	s.params.Lazily = false

@@ -3,6 +3,7 @@ package relay
 import (
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
@@ -120,10 +121,7 @@ func (m *sinkMetrics) failed(code string) { m.failures.WithLabelValues(code).Inc
 func (m *sinkMetrics) stored(s *step) {
 	m.lagEvents.Set(float64(max(0, s.row.Last-s.cursor.top)))
 	m.holes.Set(float64(s.cursor.positions()))
-	switch {
-	case s.waits.Valid:
-		m.lagSeconds.Set(max(0, float64(s.waits.Days)*86400+float64(s.waits.Microseconds)/1e6))
-	case s.looks, s.row.Last <= s.cursor.top && len(s.cursor.holes) == 0:
+	if s.row.Last <= s.cursor.top && len(s.cursor.holes) == 0 {
 		m.lagSeconds.Set(0)
 	}
 	stood := 0.0
@@ -131,6 +129,11 @@ func (m *sinkMetrics) stored(s *step) {
 		stood = s.sent.Sub(s.away.since).Seconds()
 	}
 	m.away.Set(stood)
+}
+
+// waits records for how long the oldest unpublished event has waited; NULL means that there is none.
+func (m *sinkMetrics) waits(interval pgtype.Interval) {
+	m.lagSeconds.Set(max(0, float64(interval.Days)*86400+float64(interval.Microseconds)/1e6))
 }
 
 func (m *sinkMetrics) held(h *held) {

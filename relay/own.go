@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -53,7 +54,6 @@ type ownership struct {
 	cursor          cursor
 	kept            int64     // top of the cursor stored last
 	published       int64     // since the last store
-	looked          time.Time // when it last looked for the oldest unpublished event
 	away            *away     // nil while the broker accepts messages
 	waits           *away     // nil while open transactions leave fewer than maxHoles
 	missing         *string   // ages of destinations; nil once stored
@@ -431,15 +431,13 @@ func (o *ownership) storeOnce(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
 	defer cancel()
-	q := sqlgen.New(o.conn)
-	if err := s.advance(ctx, q); err != nil {
+	if err := s.advance(ctx, sqlgen.New(o.conn)); err != nil {
 		return err
 	}
-	err := s.look(ctx, q)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.stored(s)
-	return err
+	return nil
 }
 
 // step is one move of the cursor in the database.
@@ -450,8 +448,6 @@ type step struct {
 	params    sqlgen.AdvanceSinkParams
 	sent      time.Time
 	row       sqlgen.AdvanceSinkRow // the answer
-	looks     bool                  // for the oldest event that is not published
-	waits     pgtype.Interval       // for how long that waits; NULL: there is none, or nobody has looked
 }
 
 // step returns the step to the sink's current position; once stored, the lease lasts until until.
@@ -460,7 +456,7 @@ func (o *ownership) step() (_ *step, until time.Time) {
 	defer o.mu.Unlock()
 	p := o.publisher
 	s := &step{
-		published: o.published, away: o.shown(), looks: time.Since(o.looked) > waitsInterval,
+		published: o.published, away: o.shown(),
 		params: sqlgen.AdvanceSinkParams{
 			Sink: p.name, Owner: p.owner, Epoch: o.epoch, LeaseTtl: pgvalue.Interval(p.config.LeaseTTL),
 			Rewind: pgvalue.Interval(p.config.FailoverRewind), Published: o.published, Lazily: true, Missing: o.missing,
@@ -493,23 +489,8 @@ func (s *step) advance(ctx context.Context, q *sqlgen.Queries) error {
 	return nil
 }
 
-// look queries for how long events have waited, when that is due.
-func (s *step) look(ctx context.Context, q *sqlgen.Queries) (err error) {
-	if !s.looks {
-		return nil
-	}
-	if s.waits, err = q.SinkWaits(ctx, s.params.Sink); err != nil {
-		s.looks = false
-		return fmt.Errorf("look for the oldest event that waits: %w", err)
-	}
-	return nil
-}
-
 // stored records that a step was stored. The caller holds the lock.
 func (o *ownership) stored(s *step) {
-	if s.looks {
-		o.looked = s.sent
-	}
 	o.kept = s.params.Top
 	o.published -= s.published
 	if o.missing == s.params.Missing {
@@ -522,6 +503,25 @@ func (o *ownership) stored(s *step) {
 	}
 	o.publisher.metrics.stored(s)
 	o.publisher.metrics.held(&o.held)
+}
+
+// watchWaits reports for how long the oldest unpublished event has waited, until ctx ends. It looks beside the stores,
+// and on another connection: where that takes long, the lease is extended all the same.
+func (o *ownership) watchWaits(ctx context.Context) {
+	p := o.publisher
+	for {
+		bound, cancel := context.WithTimeout(ctx, statementTimeout)
+		waits, err := sqlgen.New(p.pool).SinkWaits(bound, p.name)
+		cancel()
+		if err == nil {
+			p.metrics.waits(waits)
+		} else if ctx.Err() == nil {
+			p.complain(ctx, "oldest event that waits not found", err)
+		}
+		if backoff.Sleep(ctx, waitsInterval) != nil {
+			return
+		}
+	}
 }
 
 // notifyChange wakes goroutines that wait for paused, exclusiveReplay or held to change. The caller holds the lock.

@@ -92,6 +92,7 @@ func (p *publisher) publish(ctx context.Context, o *ownership) error {
 	defer context.AfterFunc(ctx, stop)()
 	var replaying sync.WaitGroup
 	replaying.Go(func() { newReplayer(p, o).run(reading) })
+	replaying.Go(func() { o.watchWaits(reading) })
 	kept := make(chan error, 1)
 	go func() {
 		err := o.maintain(ours)

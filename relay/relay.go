@@ -24,7 +24,7 @@ const Channel = engine.EventsChannel
 
 // connsPerSink is one connection each for reading the log, storing the cursor, making jobs from refused messages, and
 // working off a replay, and one more: a connection that has gone silent is closed late, and until then the sink's next
-// owner needs one.
+// owner needs one. A look at what waits (see watchWaits) finds one of them idle.
 const connsPerSink = 5
 
 // A Relay publishes events to sinks. Make one with [New].
