@@ -45,13 +45,13 @@ var (
 // wait, nothing more is read until the round ends: the sink stands still, and says so ([CodeWaiting]).
 type destinations struct {
 	now     func() time.Time
-	since   map[string]time.Time // since when each has been missing, by the name under which that is stored
-	changed bool                 // since was changed since it was last given to the ownership to store
-	retry   backoff.Backoff      // between rounds
-	before  map[string]bool      // those that were shut in the round before and have not accepted a message since
-	silent  map[string]*silence  // those that do not answer
-	turns   int                  // of silent ones, so far
-	waited  int                  // how many messages waited at the end of the round before
+	missing map[string]incident // those that are missing, by the name under which that is stored
+	changed bool                // missing was changed since it was last given to the ownership to store
+	retry   backoff.Backoff     // between rounds
+	before  map[string]bool     // those that were shut in the round before and have not accepted a message since
+	silent  map[string]*silence // those that do not answer
+	turns   int                 // of silent ones, so far
+	waited  int                 // how many messages waited at the end of the round before
 
 	// These describe the round.
 	newer   bool          // it has come to events that are newer than those that waited
@@ -64,6 +64,15 @@ type destinations struct {
 	keys    keys     // of those messages
 	turn    string   // the silent destination that is tried; "" means the first that is met
 }
+
+// incident is a time in which a destination has been missing.
+type incident struct {
+	since time.Time
+	met   time.Time // when a message to it last failed
+}
+
+// isOver reports whether no message has met the destination for so long that it may have been there meanwhile.
+func (i incident) isOver(now time.Time) bool { return now.Sub(i.met) > noDestinationLimit }
 
 // shown returns the part of a destination that may be shown: the rest, a query, may be a secret.
 func shown(destination string) string {
@@ -87,41 +96,46 @@ func (d *destinations) isShut(destination string) bool { return d.shut[destinati
 // isTried reports whether one message has to show whether a destination accepts messages again. Those to a destination
 // that has been missing for too long are all sent, since each of them is refused.
 func (d *destinations) isTried(destination string) bool {
-	since, missing := d.since[stored(destination)]
-	return d.before[destination] && !(missing && d.now().Sub(since) > noDestinationLimit)
+	missing, is := d.missing[stored(destination)]
+	return d.before[destination] && !(is && d.now().Sub(missing.since) > noDestinationLimit)
 }
 
-// failed records that a destination accepts nothing, and returns for how long it has been missing; 0 if it is there. If
-// the record is full, a new destination replaces one whose messages are refused by now, or is not recorded yet. It
-// replaces no other: if a page had more missing destinations than the record holds, each would be dropped before its
-// hour is over.
+// failed records that a destination accepts nothing, and returns for how long it has been missing; 0 if it is there, or
+// if no message has met it for so long that it may have been. If the record is full, a new destination replaces one
+// whose messages are refused by now, or is not recorded yet. It replaces no other: if a page had more missing
+// destinations than the record holds, each would be dropped before its hour is over.
 func (d *destinations) failed(destination, code string) time.Duration {
 	if code != CodeNoDestination {
 		d.found(destination)
 		return 0
 	}
-	since, known := d.since[stored(destination)]
-	if known {
-		return d.now().Sub(since)
+	name, now := stored(destination), d.now()
+	missing, is := d.missing[name]
+	if !is {
+		maps.DeleteFunc(d.missing, func(_ string, other incident) bool {
+			return len(d.missing) >= maxBatch && now.Sub(other.since) > noDestinationLimit
+		})
+		if len(d.missing) >= maxBatch {
+			return 0
+		}
 	}
-	maps.DeleteFunc(d.since, func(_ string, since time.Time) bool {
-		return len(d.since) >= maxBatch && d.now().Sub(since) > noDestinationLimit
-	})
-	if len(d.since) < maxBatch {
-		d.since[stored(destination)] = d.now()
+	if !is || missing.isOver(now) {
+		missing.since = now
 		d.changed = true
 	}
-	return 0
+	missing.met = now
+	d.missing[name] = missing
+	return now.Sub(missing.since)
 }
 
 // found records that a destination is not missing.
 func (d *destinations) found(destination string) {
-	if len(d.since) == 0 {
+	if len(d.missing) == 0 {
 		return
 	}
 	name := stored(destination)
-	if _, was := d.since[name]; was {
-		delete(d.since, name)
+	if _, was := d.missing[name]; was {
+		delete(d.missing, name)
 		d.changed = true
 	}
 }
@@ -300,8 +314,8 @@ func (d *destinations) endRound() {
 		return now.Sub(s.met) > noDestinationLimit
 	})
 	*d = destinations{
-		now: d.now, since: d.since, changed: d.changed, retry: d.retry, before: d.shut, silent: d.silent, turns: d.turns,
-		waited: len(d.waiting),
+		now: d.now, missing: d.missing, changed: d.changed, retry: d.retry, before: d.shut, silent: d.silent,
+		turns: d.turns, waited: len(d.waiting),
 	}
 	d.nextTurn()
 }
@@ -336,10 +350,11 @@ func (d *destinations) load(missing string) error {
 	if err := json.Unmarshal([]byte(missing), &ages); err != nil {
 		return fmt.Errorf("read which destinations are missing: %w", err)
 	}
-	d.since = make(map[string]time.Time, len(ages))
+	now := d.now()
+	d.missing = make(map[string]incident, len(ages))
 	for quoted, age := range ages {
 		if destination, err := strconv.Unquote(`"` + quoted + `"`); err == nil {
-			d.since[destination] = d.now().Add(-time.Duration(age * float64(time.Second)))
+			d.missing[destination] = incident{now.Add(-time.Duration(age * float64(time.Second))), now}
 		}
 	}
 	return nil
@@ -348,10 +363,10 @@ func (d *destinations) load(missing string) error {
 // ages returns what load restores: for how many seconds each destination has been missing. Names are quoted as in
 // Go, so that every database can store them.
 func (d *destinations) ages() string {
-	ages := make(map[string]float64, len(d.since))
-	for destination, since := range d.since {
+	ages := make(map[string]float64, len(d.missing))
+	for destination, missing := range d.missing {
 		quoted := strconv.QuoteToASCII(destination)
-		ages[quoted[1:len(quoted)-1]] = d.now().Sub(since).Seconds()
+		ages[quoted[1:len(quoted)-1]] = d.now().Sub(missing.since).Seconds()
 	}
 	object, _ := json.Marshal(ages) // cannot fail: strings and numbers
 	return string(object)

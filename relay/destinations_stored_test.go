@@ -43,6 +43,27 @@ func TestMissingDestinationsAreHandedOn(t *testing.T) {
 	}
 }
 
+// A destination that was missing is repaired, which no message shows. Hours later it is missing for a moment: that is
+// less than an hour.
+func TestADestinationIsMissingAnew(t *testing.T) {
+	now := time.Now()
+	d := destinations{now: func() time.Time { return now }}
+	if err := d.load("{}"); err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range []time.Duration{0, 50 * time.Minute, 100 * time.Minute} {
+		if got := d.failed("orders", CodeNoDestination); got != want {
+			t.Errorf("at failure %d it is missing for %v, want %v", n, got, want)
+		}
+		now = now.Add(50 * time.Minute)
+	}
+	now = now.Add(11 * time.Minute)
+	d.changed = false
+	if got := d.failed("orders", CodeNoDestination); got != 0 || !d.changed || d.ages() != `{"orders":0}` {
+		t.Errorf("it is missing for %v and stored as %s (changed: %t), want anew", got, d.ages(), d.changed)
+	}
+}
+
 // A silent destination is forgotten when nothing has waited for it for an hour, although none of its messages was
 // answered: they may have become jobs, behind a refused one of their key. It is remembered while they wait, tried or
 // not, and while they may be behind as many messages as may wait, which rounds do not come past.

@@ -783,6 +783,15 @@ func hourAgo(t *testing.T, db *pgxpool.Pool) {
 	exec(t, db, `UPDATE outbox.sinks SET epoch = epoch + 1, missing = (SELECT jsonb_object_agg(key, value::float8 - 3660) FROM jsonb_each_text(missing))`)
 }
 
+// hourLater moves the clock by which destinations are missing on by more than an hour, while messages meet them.
+func hourLater(t *testing.T, db *pgxpool.Pool, ahead *atomic.Int64) {
+	t.Helper()
+	for range 4 {
+		ahead.Add(int64(16 * time.Minute))
+		twoBeats(t, db)
+	}
+}
+
 func noDestination(m relay.Message) error {
 	if strings.HasPrefix(m.Destination, "gone") {
 		return &relay.UnavailableError{Code: relay.CodeNoDestination, Err: fmt.Errorf("no stream %s", m.Destination)}
@@ -811,11 +820,11 @@ func TestManyDestinationsAreMissing(t *testing.T) {
 		return ask[int](t, db, `SELECT count(*) FROM outbox.sinks, jsonb_object_keys(missing)`) == 1000
 	},
 		func() string { return "a thousand are remembered" })
-	ahead.Store(int64(61 * time.Minute))
+	hourLater(t, db, &ahead)
 	waitFor(t, held(1000), func() string { return "a thousand are held" })
 	waitFor(t, func() bool { return ask[bool](t, db, `SELECT missing ? 'gone.1001' FROM outbox.sinks`) },
 		func() string { return "the last one is remembered" })
-	ahead.Store(int64(122 * time.Minute))
+	hourLater(t, db, &ahead)
 	waitFor(t, held(1001), func() string { return "the last one is held" })
 }
 
@@ -836,7 +845,7 @@ func TestADestinationThatIsMissingIsSkipped(t *testing.T) {
 	waitFor(t, func() bool {
 		return ask[bool](t, db, `SELECT coalesce(away_code = 'relay_no_destination', false) FROM outbox.sinks`)
 	}, func() string { return "the sink says what is missing" })
-	ahead.Store(int64(61 * time.Minute))
+	hourLater(t, db, &ahead)
 	sink.awaitKey(t, "k", "3")
 	letter := deadLetters(t, db, 1)
 	job, err := operator.New(db).Job(t.Context(), letter)
