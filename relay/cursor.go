@@ -98,7 +98,7 @@ func (c cursor) withHoles(at []int64) cursor {
 	at = slices.DeleteFunc(slices.Clone(at), func(position int64) bool { return position > c.top || c.isHole(position) })
 	slices.Sort(at)
 	at = slices.Compact(at)
-	holes := slices.Clip(c.holes)
+	holes := append(make([]hole, 0, len(c.holes)+len(at)), c.holes...)
 	for i := 0; i < len(at); {
 		h := hole{low: at[i], high: at[i]}
 		for i++; i < len(at) && at[i] == h.high+1; i++ {
