@@ -201,7 +201,7 @@ func (o *ownership) hold(ctx context.Context, c cursor, published int, events []
 	}
 	for i := range events {
 		if e := events[i].Event; !slices.Contains(open, e.Position) {
-			p.complain(ctx, "message skipped: its job is already closed",
+			p.complain(ctx, "message skipped: a job was made of it before",
 				named(e, errors.New("it has been refused, or held, before")))
 		}
 	}

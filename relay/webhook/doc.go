@@ -32,7 +32,8 @@
 // 401, 403 and 404 are among those tried again: they more often mean that somebody changed a password or a route than
 // that something is wrong with the job, and a receiver that is repaired within the retries gets every job.
 //
-// A receiver may get a request more than once, because its answer can be lost. It recognizes repeats by
+// A receiver may get a request more than once, because its answer can be lost; also within an attempt, because net/http
+// sends a request with an Idempotency-Key again when a connection breaks that was open before. It recognizes repeats by
 // Idempotency-Key, and a worker that lost its lease by an epoch lower than the highest one it has seen.
 //
 // Redirects are not followed. Errors of this package never contain a URL's password, query and path, because errors are
