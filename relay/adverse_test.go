@@ -249,7 +249,7 @@ func (l *lookSlowly) TraceQueryStart(ctx context.Context, _ *pgx.Conn, query pgx
 
 func (*lookSlowly) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// For how long the oldest event has waited is a number for operators: where it takes too long to find, the sink goes on.
+// For how long the oldest event has waited is a number for operators: the sink goes on where that takes long to find.
 func TestASlowLookAtWhatWaitsCostsNoOwnership(t *testing.T) {
 	t.Parallel()
 	db := database(t)

@@ -299,9 +299,9 @@ func (d *destinations) untilEnd() time.Duration {
 func (d *destinations) isOver() bool { return !d.ends.IsZero() && !time.Now().Before(d.ends) }
 
 // endRound begins a round in which all destinations are tried. Rounds become longer while one of them has accepted
-// nothing in two of them. A silent destination is forgotten once nothing has waited for it for [noDestinationLimit]: its
-// messages have become jobs, or have no route to the sink any more. Sooner, they may only be behind as many messages as
-// may wait, which a round does not come past.
+// nothing in two of them. A silent destination is forgotten once nothing has waited for it for [noDestinationLimit]:
+// its messages have become jobs, or have no route to the sink any more. Sooner, they may only be behind as many
+// messages as may wait, which a round does not come past.
 func (d *destinations) endRound() {
 	if len(d.before) == 0 {
 		d.retry.Reset()

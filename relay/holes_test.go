@@ -13,8 +13,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
-// oneConnection returns a database with one connection: the server counts look-ups for each, and adds them up when asked
-// to.
+// oneConnection returns a database with one connection: the server counts look-ups for each, and adds them up when
+// asked to.
 func oneConnection(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	config := pgtest.New(t).Config().Copy()

@@ -206,8 +206,8 @@ func (p *publisher) replayAlone(ctx, ours context.Context, o *ownership) {
 	}
 }
 
-// awaitRound waits until the round ends, because too many messages wait for destinations. What the sink shows began when
-// the destination stopped accepting messages, as with relay_full: that it stands still now is the same outage.
+// awaitRound waits until the round ends, because too many messages wait for destinations. What the sink shows began
+// when the destination stopped accepting messages, as with relay_full: that it stands still now is the same outage.
 func (p *publisher) awaitRound(ctx context.Context, o *ownership, failure *failure) error {
 	p.logStopped(ctx, failure)
 	since := time.Now()

@@ -11,8 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// client is a client of Kafka; that of a sink has its own producer ID. It is discarded once its messages are no longer waited for: it
-// would send them again at some time.
+// client is a client of Kafka; that of a sink has its own producer ID. It is discarded once its messages are no longer
+// waited for: it would send them again at some time.
 type client struct {
 	*kgo.Client
 	connection watch

@@ -82,7 +82,7 @@ func TestAStoppedBrokerDoesNotHoldASource(t *testing.T) {
 	}
 }
 
-// Whoever looks whether a source can be fetched from takes nothing from the bridge that does: the group stays as it is.
+// A look whether a source can be fetched from takes nothing from the bridge that does: the group stays as it is.
 func TestAProbeDoesNotJoinTheGroup(t *testing.T) {
 	t.Parallel()
 	b := start(t)
