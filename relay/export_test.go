@@ -9,7 +9,7 @@ import (
 )
 
 func init() {
-	maxHoles, maxStored, maxLook = 1_000, 2_000, 1_000
+	maxHoles, maxLook = 1_000, 1_000
 	heldWaits = []time.Duration{20 * time.Millisecond}
 	lookLife = time.Minute // so that what is read too late shows
 }
