@@ -65,7 +65,7 @@ type Recorder struct {
 
 	// Only Run uses the following fields.
 	passed time.Time // when all of dirty was taken last
-	resume time.Time // nothing is tried before: the database was unreachable, or an attempt's row was locked
+	resume time.Time // nothing is tried before: the database was unreachable
 	retry  backoff.Backoff
 	most   int // attempts in the next statement
 }
@@ -175,21 +175,12 @@ func (r *Recorder) store(due []*Reports) {
 	}
 }
 
-// putBack makes Run store the reports of an attempt again. The last ones of an attempt that is over come soon, but not
-// at once: its row may be locked.
+// putBack makes Run store what an attempt has left with all the others, within recordInterval: its row may be locked.
 func (r *Recorder) putBack(a *Reports) {
-	left, over := a.state()
-	if !left {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.dirty[a] = struct{}{}
-	if over {
-		r.urgent[a] = struct{}{}
-		if soon := time.Now().Add(recordInterval / 10); r.resume.Before(soon) {
-			r.resume = soon
-		}
+	if left, _ := a.state(); left {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.dirty[a] = struct{}{}
 	}
 }
 
