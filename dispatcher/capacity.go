@@ -64,16 +64,12 @@ func (c *capacity) most() int { return max(min(maxBatch, int(c.maxBySize()))-int
 
 // places returns what there is room for now. waiting is how many jobs of tenants that hold few wait for a worker.
 func (c *capacity) places(waiting int) scheduler.Places {
-	p := scheduler.Places{Room: c.room(), Capacity: c.concurrency + c.prefetch()}
-	switch {
-	case c.limited.Load(): // claim nothing that may not start at once
-	case c.prefetch() > 0:
-		p.Express = min(scheduler.MaxExpress, c.prefetch()) - waiting
-	default: // another process may have a worker
-		p.Express = c.concurrency - int(c.inHand.Load())
+	prefetch := c.prefetch()
+	return scheduler.Places{
+		Room: c.room(), Capacity: c.concurrency + prefetch,
+		// Without prefetch no job is claimed without room: another process may have a worker for it.
+		Express: min(min(scheduler.MaxExpress, prefetch)-waiting, c.most()),
 	}
-	p.Express = min(p.Express, c.most())
-	return p
 }
 
 // notCalled stands for the time of a handler that was not called, because its jobs may not run any more.

@@ -22,6 +22,7 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/promote"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/slot"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -34,7 +35,7 @@ type Dispatcher struct {
 	config       Config
 	callerPool   *pgxpool.Pool     // reset on failover, together with the dispatcher's own pools
 	deathHooks   map[string]string // maps each kind that dies to the kind of its hook
-	producerWake chan struct{}     // one slot: the attached producer has committed a job
+	producerWake slot.Slot         // the attached producer has committed a job
 	started      atomic.Bool
 
 	// Made by Run.
@@ -77,7 +78,7 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 		},
 		config:       config,
 		callerPool:   pool,
-		producerWake: make(chan struct{}, 1),
+		producerWake: slot.New(),
 	}
 	d.deathHooks = mux.deathHooks()
 	for name, queue := range config.Queues {

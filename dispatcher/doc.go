@@ -37,6 +37,7 @@ package dispatcher
 //
 //	goroutine                       ends                                      owns
 //	loop, one a queue               with Run's context                        its scheduler
+//	search, at most one a queue     with Run's context, before its loop       one look at the queue; they take turns
 //	fan-out of wake-ups             with Run's context                        nothing
 //	worker, as many as may run      when the buffer is closed                 the attempt that it runs
 //	recorder                        when the last reports are stored          progress, logs, steps; a statement at a time
@@ -88,6 +89,7 @@ package dispatcher
 //	outcome.go      what a handler may return, the settings for a kind's attempts, and backoff policies;
 //	                internal/outcome decides what becomes of its job
 //	internal/health whether the latest statement succeeded, complaints about failures, and the wait for recovery
+//	internal/slot   a signal with one slot
 //	session.go      connections of the dispatcher's own, and what bounds their statements
 //	metrics.go      counters and histograms
 //

@@ -210,12 +210,7 @@ func (d *Dispatcher) Attach(p *outbox.Producer) (detach func()) {
 
 // wake makes every queue look for jobs now, unless such wake-ups find none (pace). The attached producer calls it after
 // it has committed a job. It never blocks, and may be called at any time.
-func (d *Dispatcher) wake() {
-	select {
-	case d.producerWake <- struct{}{}:
-	default: // an earlier call has not been answered yet
-	}
-}
+func (d *Dispatcher) wake() { d.producerWake.Set() }
 
 // fanOut passes each wake-up on to every queue.
 func (d *Dispatcher) fanOut(ctx context.Context) {

@@ -4,36 +4,31 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/slot"
 )
 
 // waker makes the claim loop of a queue look again. Any goroutine may use it, and it never blocks.
 type waker struct {
-	wake     chan struct{} // one slot
-	notified atomic.Bool   // jobs may have come, and the claim loop has not looked since
-	hasRoom  atomic.Bool   // there is room for known jobs, and the claim loop has not begun a drain since
-	atLimit  atomic.Bool   // an operator's limit kept the last claim from taking more
-	refused  atomic.Int64  // outcomes of the queue that the database refuses for now: see capacity.most
+	wake     slot.Slot
+	notified atomic.Bool  // jobs may have come, and the claim loop has not looked since
+	hasRoom  atomic.Bool  // there is room for known jobs, and the claim loop has not begun a drain since
+	atLimit  atomic.Bool  // an operator's limit kept the last claim from taking more
+	refused  atomic.Int64 // outcomes of the queue that the database refuses for now: see capacity.most
 }
 
-func newWaker() *waker { return &waker{wake: make(chan struct{}, 1)} }
+func newWaker() *waker { return &waker{wake: slot.New()} }
 
 // poke makes the claim loop look for jobs that it does not know of.
 func (w *waker) poke() {
 	w.notified.Store(true)
-	w.signal()
+	w.wake.Set()
 }
 
 // roomMade makes the claim loop continue with the jobs that it knows of.
 func (w *waker) roomMade() {
 	w.hasRoom.Store(true)
-	w.signal()
-}
-
-func (w *waker) signal() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.wake.Set()
 }
 
 // jobEnded makes a queue that is at one of its limits look again, because there is room.
@@ -111,7 +106,7 @@ const notifyWindow = 5 * time.Millisecond // the least time between two NOTIFYs 
 type notifier struct {
 	db       notifyStatement
 	channels []string
-	due      chan struct{} // one slot
+	due      slot.Slot
 }
 
 type notifyStatement interface {
@@ -119,16 +114,11 @@ type notifyStatement interface {
 }
 
 func newNotifier(db notifyStatement, channel string) *notifier {
-	return &notifier{db, []string{channel}, make(chan struct{}, 1)}
+	return &notifier{db, []string{channel}, slot.New()}
 }
 
 // notify asks for a NOTIFY soon; it never blocks.
-func (n *notifier) notify() {
-	select {
-	case n.due <- struct{}{}:
-	default:
-	}
-}
+func (n *notifier) notify() { n.due.Set() }
 
 // run sends NOTIFYs until stop is called, including one that is due then. It empties the slot before it sends, so an
 // event that comes meanwhile causes another NOTIFY.

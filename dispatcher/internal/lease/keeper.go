@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/slot"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
@@ -26,7 +27,7 @@ import (
 type Keeper struct {
 	Config
 	trust time.Duration // how long after sending a claim or an extension we trust the lease
-	wake  chan struct{} // one slot: a job may have been cancelled
+	wake  slot.Slot     // a job may have been cancelled
 
 	mu   sync.Mutex
 	held map[*Lease]struct{}
@@ -57,7 +58,7 @@ type Extensions interface {
 
 // NewKeeper returns a Keeper without leases.
 func NewKeeper(c Config) *Keeper {
-	return &Keeper{Config: c, trust: c.TTL - c.TTL/10, wake: make(chan struct{}, 1), held: map[*Lease]struct{}{}}
+	return &Keeper{Config: c, trust: c.TTL - c.TTL/10, wake: slot.New(), held: map[*Lease]struct{}{}}
 }
 
 // Add holds leases, each from when its claim was sent. Add each once, before anything else uses it.
@@ -257,12 +258,7 @@ func (k *Keeper) WatchCancellations(ctx context.Context) {
 }
 
 // Poke makes WatchCancellations look soon; it never blocks.
-func (k *Keeper) Poke() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
-}
+func (k *Keeper) Poke() { k.wake.Set() }
 
 // longRunning returns the leases to ask about: none until some handler has been running long enough.
 func (k *Keeper) longRunning(now time.Time) []*Lease {

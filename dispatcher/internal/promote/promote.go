@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/slot"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
@@ -32,7 +33,7 @@ import (
 // Promoter holds the keys that jobs have left. Any goroutine may call Free, Blocked and Stop.
 type Promoter struct {
 	Config
-	wake chan struct{} // one slot
+	wake slot.Slot
 	stop chan struct{} // closed when no more jobs will leave a key
 
 	mu   sync.Mutex
@@ -89,7 +90,7 @@ const refusedRetry = time.Minute // a trigger may accept tomorrow what it refuse
 
 // New returns a Promoter, which promotes nothing before Run or Once.
 func New(c Config) *Promoter {
-	return &Promoter{Config: c, wake: make(chan struct{}, 1), stop: make(chan struct{}), keys: map[Key]*due{}}
+	return &Promoter{Config: c, wake: slot.New(), stop: make(chan struct{}), keys: map[Key]*due{}}
 }
 
 // Blocked notes keys in which a claim has blocked jobs.
@@ -112,10 +113,7 @@ func (p *Promoter) Free(key Key, slots int32) {
 		k.again = time.Time{}
 	}
 	p.mu.Unlock()
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	p.wake.Set()
 }
 
 // Run promotes until Stop is called and nothing is left to promote. Keys and jobs that are locked at that point are

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/slot"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
@@ -54,7 +55,7 @@ type Config struct {
 // stored twice at once. Jobs that report nothing never use the recorder.
 type Recorder struct {
 	Config
-	wake     chan struct{} // one slot: look again
+	wake     slot.Slot     // look again
 	reading  chan struct{} // holds a token for each read under way
 	ended    chan struct{} // holds a token for each attempt that is over, to be settled after its last report
 	stopping atomic.Bool
@@ -74,7 +75,7 @@ type Recorder struct {
 func NewRecorder(c Config) *Recorder {
 	return &Recorder{
 		Config:  c,
-		wake:    make(chan struct{}, 1),
+		wake:    slot.New(),
 		reading: make(chan struct{}, 1),
 		ended:   make(chan struct{}, maxEnded),
 		dirty:   map[*Reports]struct{}{},
@@ -86,7 +87,7 @@ func NewRecorder(c Config) *Recorder {
 // Stop lets Run return when everything is stored. No attempt may report or end after it.
 func (r *Recorder) Stop() {
 	r.stopping.Store(true)
-	r.lookAgain()
+	r.wake.Set()
 }
 
 func (r *Recorder) add(a *Reports, urgent bool) {
@@ -96,15 +97,7 @@ func (r *Recorder) add(a *Reports, urgent bool) {
 		r.urgent[a] = struct{}{}
 	}
 	r.mu.Unlock()
-	r.lookAgain()
-}
-
-// lookAgain makes Run look again; it never blocks.
-func (r *Recorder) lookAgain() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	r.wake.Set()
 }
 
 // take returns the attempts whose reports must be stored now, and when to look again.
@@ -133,7 +126,7 @@ func (r *Recorder) take(now time.Time) (due []*Reports, wait time.Duration) {
 func (r *Recorder) Run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	defer context.AfterFunc(r.Settling, r.lookAgain)() // Run may be waiting for another try
+	defer context.AfterFunc(r.Settling, r.wake.Set)() // Run may be waiting for another try
 	for {
 		due, wait := r.take(time.Now())
 		if len(due) > 0 {
