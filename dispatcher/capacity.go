@@ -23,7 +23,6 @@ type capacity struct {
 	claimBytes   int        // of a claim's payloads
 	seats        func() int // of the batches that wait for more jobs; nil if no kind is handled in batches
 	busy         prometheus.Gauge
-	limited      atomic.Bool  // by an operator: claim no job that may not start at once
 	waitsForRoom atomic.Bool  // the claim loop waits for room
 	inHand       atomic.Int64 // jobs claimed and not finished
 	meanWork     atomic.Int64 // nanoseconds of a handler's run, moving average
@@ -32,10 +31,10 @@ type capacity struct {
 
 // prefetch returns how many jobs may wait in the buffer: as many as the workers finish in prefetchTime. Short jobs are
 // claimed far ahead, long ones not at all, so that no process hoards jobs that another could start. Memory bounds how
-// far ahead large jobs are claimed.
+// far ahead large jobs are claimed. A limited queue claims no job that may not start at once.
 func (c *capacity) prefetch() int {
 	mean := c.meanWork.Load()
-	if mean == 0 || c.limited.Load() {
+	if mean == 0 || c.limits.Known() {
 		return 0
 	}
 	return int(min(int64(c.concurrency)*int64(prefetchTime)/mean, 3*maxBatch, c.maxBySize()))

@@ -151,7 +151,7 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatement
 	return newLoop(&claimer{
 		common: p, queue: name, db: db, claims: claims,
 		limiter: &limit.Limiter{
-			Queue: name, Pool: db.pool, Limited: &c.limited, AtLimit: &c.atLimit, Poll: p.poll,
+			Queue: name, Pool: db.pool, State: &c.limits, Poll: p.poll,
 			Timeout: statementTimeout, Notice: noticeWithin, OK: p.health.OK,
 			Reached: func(limit string) { p.metrics.atLimit.WithLabelValues(name, limit).Inc() },
 		},

@@ -216,12 +216,12 @@ func (d *Dispatcher) wake() { d.producerWake.Set() }
 func (d *Dispatcher) fanOut(ctx context.Context) {
 	others := d.config.Wake
 	for {
-		own := false
+		poke := (*waker).poke
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.producerWake:
-			own = true
+			poke = (*waker).pokeOwn
 		case _, open := <-others:
 			if !open {
 				others = nil
@@ -230,10 +230,7 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 		}
 		d.leases.Poke()
 		for _, q := range d.queues {
-			if own {
-				q.pace.producerWoke.Store(true)
-			}
-			q.capacity.poke()
+			poke(q.capacity.waker)
 		}
 	}
 }

@@ -426,3 +426,48 @@ func TestAClaimThatHasNotLookedIsRefused(t *testing.T) {
 	exec(t, db, `UPDATE outbox.queues SET paused_at = now()`)
 	want("paused", 0, 0)
 }
+
+// A queue is paused, or has started as many jobs as its rate allows, while twenty of its jobs run. They end one by one,
+// and none of them lets another start: nobody locks the queue's usage for it.
+func TestJobsThatEndLookAtNoLimitThatTheyDoNotChange(t *testing.T) {
+	t.Parallel()
+	const jobs = 20
+	for name, stop := range map[string]func(t *testing.T, db outbox.DB){
+		"paused": func(t *testing.T, db outbox.DB) {
+			exec(t, db, `UPDATE outbox.queues SET paused_at = statement_timestamp()`)
+		},
+		"a rate": func(*testing.T, outbox.DB) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			limit(t, db, 0, jobs, time.Hour)
+			enqueueProbes(t, db, 3*jobs, outbox.Options{})
+			end := make(chan struct{})
+			config := quiet(nil)
+			config.Queues = map[string]dispatcher.QueueConfig{engine.DefaultQueue: {Concurrency: 2 * jobs}}
+			d := start(t, db, handle(func(ctx context.Context, _ *outbox.Job[probe]) error {
+				select {
+				case <-end:
+				case <-ctx.Done():
+				}
+				return nil
+			}), config)
+			awaitThat(t, "jobs run", func() bool { return d.metric(t, "outbox_dispatcher_slots_busy") == jobs })
+			stop(t, db)
+			stops := d.metric(t, "outbox_dispatcher_limit_stops_total")
+			awaitStops(t, d, stops+2) // of which one has begun after the stop
+			stops, began := d.metric(t, "outbox_dispatcher_limit_stops_total"), time.Now()
+			for range jobs {
+				end <- struct{}{}
+				time.Sleep(10 * time.Millisecond)
+			}
+			await(t, db, "they end", `SELECT count(*) = $1 FROM outbox.history`, jobs)
+			const often = 350 * time.Millisecond // half of the longest time between two looks
+			looks := d.metric(t, "outbox_dispatcher_limit_stops_total") - stops
+			if most := 2 + float64(time.Since(began)/often); looks > most {
+				t.Errorf("%v looks at the limits within %s, want at most %v", looks, time.Since(began), most)
+			}
+		})
+	}
+}

@@ -34,11 +34,10 @@ type loop struct {
 	tick <-chan time.Time // each second: there may be jobs to give back
 
 	// Only the loop uses the following fields.
-	claimed       int  // by the last drain
-	notified      bool // the last drain has looked for what notifications announce
-	own           bool // one of them was of the attached producer
-	probeWaits    bool // a kind is unavailable, and there was no room for a probe
-	nextClaimMost int  // jobs that the next claim may ask for
+	claimed       int    // by the last drain
+	answered      wakeUp // that the last drain has looked for
+	probeWaits    bool   // a kind is unavailable, and there was no room for a probe
+	nextClaimMost int    // jobs that the next claim may ask for
 
 	searches searches
 }
@@ -46,7 +45,7 @@ type loop struct {
 func newLoop(c *claimer, searchTurn chan struct{}) *loop {
 	l := &loop{claimer: c, nextClaimMost: firstBatch}
 	l.searches.claimer, l.searches.ended, l.searches.turn = c, make(chan searchAnswer, 1), searchTurn
-	l.pace.ownFinds.Store(true)
+	l.pace.ownFinds = true
 	return l
 }
 
@@ -73,14 +72,14 @@ func (l *loop) run(ctx context.Context) {
 			l.giveBack(ctx, now)
 			continue
 		case <-l.capacity.wake:
-			if l.capacity.notified.Load() && !l.pace.wait(ctx, l.capacity.waker) {
+			if l.capacity.woken.Load() != nobody && !l.pace.wait(ctx, l.capacity.waker) {
 				return
 			}
 		case now := <-wait.C:
 			l.metrics.polls.Inc()
 			l.sched.SleepEnded(now)
 		}
-		l.claimed, l.notified, l.own = 0, false, false
+		l.claimed, l.answered = 0, nobody
 		l.capacity.hasRoom.Store(false)
 		next, err := l.drain(ctx)
 		for err != nil && ctx.Err() == nil {
@@ -94,8 +93,8 @@ func (l *loop) run(ctx context.Context) {
 			l.sched.Woken()
 			next, err = l.drain(ctx)
 		}
-		if l.notified {
-			l.pace.looked(l.own, l.claimed > 0)
+		if l.answered != nobody {
+			l.pace.looked(l.answered, l.claimed > 0)
 		}
 		retry.Reset()
 		wait.Reset(next)
@@ -187,8 +186,8 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 // notice notes that any flow may have new jobs, if a notification has come or a poll interval has passed since it was
 // noted last.
 func (l *loop) notice() bool {
-	if l.capacity.notified.Swap(false) {
-		l.notified, l.own = true, l.pace.producerWoke.Swap(false) || l.own
+	if by := l.capacity.woken.Swap(nobody); by != nobody {
+		l.answered = max(l.answered, by)
 	} else if l.pollAfter(time.Now()) > 0 {
 		return false
 	}
@@ -233,7 +232,7 @@ func (l *loop) plan() scheduler.Plan {
 		return scheduler.Plan{}
 	}
 	// A limited queue claims no more jobs than may start at once.
-	l.workers.buffer.Share(p.Shared && !l.capacity.limited.Load())
+	l.workers.buffer.Share(p.Shared && !l.capacity.limits.Known())
 	return p
 }
 
@@ -318,7 +317,7 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 		}}
 		switch {
 		case math.IsNaN(row.DueInSeconds): // no job: the queue is paused or limited
-			if !l.capacity.limited.Swap(true) {
+			if l.capacity.limits.Found() {
 				// Claims find out which. Those that have returned nothing for this reason have looked at no job, and
 				// yet the cursors have moved on as if there were none.
 				s.StartFromFront()

@@ -391,17 +391,16 @@ func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
 		r.sleep(time.Second) // the look at the start would find the first job, and the wake-up nothing
 		wake := func(jobs int) {
 			r.add(outbox.RootTenant, jobs, 0)
-			r.pace.producerWoke.Store(true)
-			r.capacity.poke()
+			r.capacity.pokeOwn()
 			r.sleep(time.Second)
 		}
-		if wake(1); !r.pace.ownFinds.Load() {
+		if wake(1); !r.pace.ownFinds {
 			t.Error("wake-ups that find jobs are not trusted")
 		}
-		if wake(0); r.pace.ownFinds.Load() {
+		if wake(0); r.pace.ownFinds {
 			t.Error("wake-ups that find nothing are trusted")
 		}
-		if wake(1); !r.pace.ownFinds.Load() {
+		if wake(1); !r.pace.ownFinds {
 			t.Error("a wake-up that found a job is not trusted")
 		}
 	})
@@ -416,11 +415,10 @@ func TestAnOwnWakeUpDuringADrainPays(t *testing.T) {
 		r.capacity.poke()
 		time.Sleep(1500 * time.Microsecond) // the second claim is under way
 		r.add(outbox.RootTenant, 1, 0)
-		r.pace.producerWoke.Store(true)
-		r.capacity.poke()
+		r.capacity.pokeOwn()
 		r.sleep(time.Second)
-		if len(r.done) != 501 || !r.pace.ownFinds.Load() {
-			t.Errorf("%d jobs are done; wake-ups of the attached producer are trusted: %t", len(r.done), r.pace.ownFinds.Load())
+		if len(r.done) != 501 || !r.pace.ownFinds {
+			t.Errorf("%d jobs are done; wake-ups of the attached producer are trusted: %t", len(r.done), r.pace.ownFinds)
 		}
 	})
 }

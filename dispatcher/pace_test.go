@@ -20,17 +20,11 @@ type paced struct {
 func exhausted() *paced {
 	q := &paced{waker: newWaker()}
 	q.tokens, q.counted = 1-tokensPerSecond*3600, time.Now()
-	q.ownFinds.Store(true)
+	q.ownFinds = true
 	return q
 }
 
 func (q *paced) look(ctx context.Context) bool { return q.wait(ctx, q.waker) }
-
-// wakeOwn does what Wake leads to.
-func (q *paced) wakeOwn() {
-	q.producerWoke.Store(true)
-	q.poke()
-}
 
 func TestWakeUpsForNothingArePaced(t *testing.T) {
 	t.Parallel()
@@ -42,13 +36,13 @@ func TestWakeUpsForNothingArePaced(t *testing.T) {
 			if !q.look(t.Context()) || time.Since(began) > 0 {
 				t.Fatalf("one of the first %d looks waited for %s", maxTokens, time.Since(began))
 			}
-			q.looked(false, false)
+			q.looked(byOthers, false)
 		}
 		const looks = 100
 		for range looks {
 			q.poke() // what comes meanwhile changes nothing
 			q.look(t.Context())
-			q.looked(false, false)
+			q.looked(byOthers, false)
 		}
 		if took, want := time.Since(began), looks*time.Second/tokensPerSecond; took < want {
 			t.Errorf("%d looks in %s, want them to take %s", looks, took, want)
@@ -56,7 +50,7 @@ func TestWakeUpsForNothingArePaced(t *testing.T) {
 		q.look(t.Context())
 		began = time.Now()
 		for range looks {
-			q.looked(false, true)
+			q.looked(byOthers, true)
 			q.look(t.Context())
 		}
 		if took := time.Since(began); took > 0 {
@@ -167,13 +161,13 @@ func TestTheOwnProducersJobsDoNotWaitForOthers(t *testing.T) {
 				q.poke()
 				<-q.wake // a notification, which a look is to answer
 				if before {
-					q.wakeOwn()
+					q.pokeOwn()
 				} else {
 					go func() {
 						time.Sleep(time.Second)
 						q.poke()
 						time.Sleep(time.Second)
-						q.wakeOwn()
+						q.pokeOwn()
 					}()
 				}
 				began := time.Now()
@@ -190,8 +184,8 @@ func TestOwnWakeUpsForNothingArePaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := exhausted()
-		q.ownFinds.Store(false)
-		q.wakeOwn()
+		q.ownFinds = false
+		q.pokeOwn()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if q.look(ctx) {

@@ -48,7 +48,7 @@ const (
 
 // reserve is Dispatcher.reserve for a kind that this process handles, and not in batches.
 func (r *reserved) reserve(id outbox.ID) bool {
-	if r.capacity.limited.Load() || r.capacity.inHand.Load() != 0 || r.capacity.refused.Load() != 0 ||
+	if r.capacity.limits.Known() || r.capacity.inHand.Load() != 0 || r.capacity.refused.Load() != 0 ||
 		r.workers.outages.some.Load() != 0 {
 		return false
 	}

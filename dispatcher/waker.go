@@ -5,23 +5,39 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/limit"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/slot"
 )
 
 // waker makes the claim loop of a queue look again. Any goroutine may use it, and it never blocks.
 type waker struct {
-	wake     slot.Slot
-	notified atomic.Bool  // jobs may have come, and the claim loop has not looked since
-	hasRoom  atomic.Bool  // there is room for known jobs, and the claim loop has not begun a drain since
-	atLimit  atomic.Bool  // an operator's limit kept the last claim from taking more
-	refused  atomic.Int64 // outcomes of the queue that the database refuses for now: see capacity.most
+	wake    slot.Slot
+	woken   atomic.Int32 // a wakeUp: who has announced jobs since the claim loop looked last
+	hasRoom atomic.Bool  // there is room for known jobs, and the claim loop has not begun a drain since
+	limits  limit.State  // of the queue
+	refused atomic.Int64 // outcomes of the queue that the database refuses for now: see capacity.most
 }
 
 func newWaker() *waker { return &waker{wake: slot.New()} }
 
+// wakeUp says who has announced jobs to a queue. The attached producer counts if others have, too.
+type wakeUp = int32
+
+const (
+	nobody wakeUp = iota
+	byOthers
+	byProducer
+)
+
 // poke makes the claim loop look for jobs that it does not know of.
 func (w *waker) poke() {
-	w.notified.Store(true)
+	w.woken.CompareAndSwap(nobody, byOthers)
+	w.wake.Set()
+}
+
+// pokeOwn does what poke does, for jobs that the attached producer has committed.
+func (w *waker) pokeOwn() {
+	w.woken.Store(byProducer)
 	w.wake.Set()
 }
 
@@ -31,9 +47,9 @@ func (w *waker) roomMade() {
 	w.wake.Set()
 }
 
-// jobEnded makes a queue that is at one of its limits look again, because there is room.
+// jobEnded makes a queue of which as many jobs run as may look again, because there is room.
 func (w *waker) jobEnded() {
-	if w.atLimit.Load() {
+	if w.limits.Reached() {
 		w.roomMade()
 	}
 }
@@ -46,11 +62,12 @@ func (w *waker) jobEnded() {
 // and dispatch would delay each other: each is notified of every job, of its own jobs for a second time, and of most
 // jobs after they have been claimed. But the producer's jobs may all be for other processes; then its wake-ups take
 // tokens like any other, until one finds something.
+//
+// Only the claim loop uses it.
 type pace struct {
-	producerWoke atomic.Bool // the attached producer has woken the queue, and the loop has not looked since
-	ownFinds     atomic.Bool // the last look after such a wake-up found jobs
-	tokens       float64     // used by the claim loop only
-	counted      time.Time   // when tokens was last computed; used by the claim loop only
+	ownFinds bool // the last look after a wake-up of the attached producer found jobs
+	tokens   float64
+	counted  time.Time // when tokens was last computed
 }
 
 const (
@@ -61,7 +78,7 @@ const (
 // wait waits for a token for a look that may find nothing; it reports false if ctx ends first. Room for known jobs ends
 // the wait.
 func (p *pace) wait(ctx context.Context, w *waker) bool {
-	if p.refill(); w.hasRoom.Swap(false) || p.tokens >= 1 || p.atOnce() {
+	if p.refill(); w.hasRoom.Swap(false) || p.tokens >= 1 || p.atOnce(w) {
 		return true
 	}
 	refilled := time.NewTimer(time.Duration((1 - p.tokens) / tokensPerSecond * float64(time.Second)))
@@ -73,19 +90,18 @@ func (p *pace) wait(ctx context.Context, w *waker) bool {
 		case <-refilled.C:
 			return true
 		case <-w.wake: // the look that this waits for answers it, too
-			if w.hasRoom.Swap(false) || p.atOnce() {
+			if w.hasRoom.Swap(false) || p.atOnce(w) {
 				return true
 			}
 		}
 	}
 }
 
-// looked takes the token of a look that has found nothing. own reports whether the attached producer had woken the
-// queue.
-func (p *pace) looked(own, found bool) {
-	free := found || own && p.ownFinds.Load()
-	if own {
-		p.ownFinds.Store(found)
+// looked takes the token of a look that has answered a wake-up and found nothing.
+func (p *pace) looked(by wakeUp, found bool) {
+	free := found || by == byProducer && p.ownFinds
+	if by == byProducer {
+		p.ownFinds = found
 	}
 	if p.refill(); !free {
 		p.tokens = max(p.tokens-1, 0)
@@ -98,7 +114,7 @@ func (p *pace) refill() {
 	p.counted = now
 }
 
-func (p *pace) atOnce() bool { return p.ownFinds.Load() && p.producerWoke.Load() }
+func (p *pace) atOnce(w *waker) bool { return p.ownFinds && w.woken.Load() == byProducer }
 
 const notifyWindow = 5 * time.Millisecond // the least time between two NOTIFYs of a notifier
 

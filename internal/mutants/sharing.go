@@ -88,7 +88,7 @@ var sharing = []Mutant{
 		Name:      "no worker is reserved",
 		Breaks:    "a tenant whose long jobs were fetched ahead has all workers",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher.loop.plan", `l.workers.buffer.Share(p.Shared && !l.capacity.limited.Load())`, `l.workers.buffer.Share(false)`}},
+		Edits:     []Edit{{"dispatcher.loop.plan", `l.workers.buffer.Share(p.Shared && !l.capacity.limits.Known())`, `l.workers.buffer.Share(false)`}},
 		Checks:    []Check{test("dispatcher", "TestWhatGoesBackDoesNotTakeTheReservedWorker", "--- FAIL: TestWhatGoesBackDoesNotTakeTheReservedWorker")},
 	},
 	{

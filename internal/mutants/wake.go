@@ -76,14 +76,14 @@ var wake = []Mutant{
 		Name:      "others hold up the own producer",
 		Breaks:    "notifications that find nothing have the jobs of the same program wait, too",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{"dispatcher.pace.atOnce", `return p.ownFinds.Load() && p.producerWoke.Load()`, `return false`}},
+		Edits:     []Edit{{"dispatcher.pace.atOnce", `return p.ownFinds && w.woken.Load() == byProducer`, `return false`}},
 		Checks:    []Check{test("dispatcher", "TestTheOwnProducersJobsDoNotWaitForOthers/before", "the own producer's job waited")},
 	},
 	{
 		Name:      "own wake-ups cost nothing",
 		Breaks:    "a program whose jobs are all for others asks without end",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{"dispatcher.pace.atOnce", `return p.ownFinds.Load() && p.producerWoke.Load()`, `return p.producerWoke.Load()`}},
+		Edits:     []Edit{{"dispatcher.pace.atOnce", `return p.ownFinds && w.woken.Load() == byProducer`, `return w.woken.Load() == byProducer`}},
 		Checks:    []Check{test("dispatcher", "TestOwnWakeUpsForNothingArePaced", "was answered at once")},
 	},
 	{

@@ -26,12 +26,29 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
+// State holds what is known of a queue's limits. Any goroutine may read it; only the queue's claim loop changes it.
+type State struct{ atomic.Int32 }
+
+const (
+	none    int32 = iota // it has none, and is not paused
+	room                 // it has some, or is paused; a job that ends lets no other start
+	reached              // as many jobs run as may: one that ends makes room
+)
+
+// Found notes that the queue is limited or paused, and reports whether that was unknown.
+func (s *State) Found() bool { return s.CompareAndSwap(none, room) }
+
+// Known reports whether the queue is known to be limited or paused.
+func (s *State) Known() bool { return s.Load() != none }
+
+// Reached reports whether the queue may have room again when one of its jobs has ended.
+func (s *State) Reached() bool { return s.Load() == reached }
+
 // Limiter checks the limits of a queue before its claims. Only the queue's claim loop calls its methods.
 type Limiter struct {
 	Queue   string
-	Pool    *pgxpool.Pool        // whose statements may take up to Timeout
-	Limited *atomic.Bool         // the queue is paused or limited, as far as is known
-	AtLimit *atomic.Bool         // a limit kept the last claim from taking more
+	Pool    *pgxpool.Pool // whose statements may take up to Timeout
+	State   *State
 	Poll    func() time.Duration // how long the queue sleeps when nothing limits it
 	Timeout time.Duration        // of each statement
 	Notice  time.Duration        // the longest time between two looks while a limit keeps jobs from starting
@@ -42,11 +59,11 @@ type Limiter struct {
 // Look returns what the limits leave of the jobs that are asked for, or nil if the queue has no limits. A claim has to
 // follow, which ends the transaction.
 func (l *Limiter) Look(ctx context.Context, asked int) (*Usage, error) {
-	if !l.Limited.Load() {
+	if !l.State.Known() {
 		return nil, nil
 	}
-	// Set the flag before the look: a job that ends right after it must wake the queue.
-	l.AtLimit.Store(true)
+	// Before the look: a job that ends right after it must wake the queue. Rest knows whether that was needed.
+	l.State.Store(reached)
 	bound, cancel := l.bounded(ctx)
 	defer cancel()
 	conn, err := l.Pool.Acquire(bound)
@@ -59,7 +76,6 @@ func (l *Limiter) Look(ctx context.Context, asked int) (*Usage, error) {
 	}
 	if used != nil {
 		used.Conn, used.asked, used.Allowed = conn, asked, used.room(asked)
-		l.AtLimit.Store(used.Allowed < asked)
 		return used, nil
 	}
 	conn.Release()                  // after an error with an open transaction: the pool closes the connection
@@ -69,8 +85,7 @@ func (l *Limiter) Look(ctx context.Context, asked int) (*Usage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look at the limits of queue %s: %w", l.Queue, err)
 	}
-	l.Limited.Store(false) // the next claims will not look
-	l.AtLimit.Store(false)
+	l.State.Store(none) // the next claims will not look
 	return nil, nil
 }
 
@@ -79,13 +94,17 @@ func (l *Limiter) Look(ctx context.Context, asked int) (*Usage, error) {
 func (l *Limiter) Rest(u *Usage, n int) time.Duration {
 	switch {
 	case n < u.Allowed || u.Allowed == u.asked:
+		l.State.Store(room)
 		return 0
-	case u.Conn == nil:
+	case u.Conn == nil: // which limit it is at is not known
 		return l.nextLook()
 	}
 	reason := u.reason()
 	l.Reached(reason)
 	next := l.nextLook()
+	if reason != "max_running" {
+		l.State.Store(room)
+	}
 	if reason == "rate" {
 		next = min(next, max(u.log.next(u.Now.Time), time.Millisecond))
 	}

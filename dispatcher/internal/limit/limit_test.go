@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // A dispatcher that starts as many jobs as the log allows, whenever there is room, keeps the rate in every span of the
@@ -97,6 +99,44 @@ func TestUsageRoom(t *testing.T) {
 		}
 		if got := u.reason(); got != c.reason {
 			t.Errorf("%s: stopped by %s, want %s", name, got, c.reason)
+		}
+	}
+}
+
+// Only where too many jobs run does a job that ends make room.
+func TestWhetherAJobThatEndsMakesRoom(t *testing.T) {
+	t.Parallel()
+	now := pgtype.Timestamptz{Time: time.Now(), Valid: true}
+	for name, c := range map[string]struct {
+		paused           bool
+		maxRunning, rate *int32
+		busy             bool // another process holds the usage
+		claimed          int
+		makesRoom        bool
+	}{
+		"as many run as may":              {maxRunning: new(int32(2)), claimed: 2, makesRoom: true},
+		"another process looks":           {busy: true, makesRoom: true},
+		"paused":                          {paused: true, maxRunning: new(int32(2))},
+		"as many have started as may":     {rate: new(int32(2)), claimed: 2},
+		"there were fewer jobs than room": {maxRunning: new(int32(2)), claimed: 1},
+		"the claim got all":               {maxRunning: new(int32(50)), claimed: 10},
+	} {
+		l := &Limiter{
+			State: new(State), Notice: time.Second, Poll: func() time.Duration { return time.Hour }, Reached: func(string) {},
+		}
+		l.State.Found()
+		l.State.Store(reached) // as Look leaves it
+		u := newUsage(sqlgen.MeasureQueueRow{Now: now, Paused: c.paused, MaxRunning: c.maxRunning, Rate: c.rate, RateSeconds: 60})
+		if u.asked = 10; !c.busy {
+			u.Conn, u.Allowed = new(pgxpool.Conn), u.room(10)
+		}
+		for range c.claimed {
+			u.Add(outbox.NewID(), now.Time)
+		}
+		l.Rest(u, c.claimed)
+		if !l.State.Known() || l.State.Reached() != c.makesRoom {
+			t.Errorf("%s: the queue is limited: %t; one that ends makes room: %t, want %t", name, l.State.Known(),
+				l.State.Reached(), c.makesRoom)
 		}
 	}
 }
