@@ -25,7 +25,8 @@ type common struct {
 	claimBytes     int                  // see Config
 	poll           func() time.Duration // between polls for jobs of which no notification came
 	handlerContext context.Context      // parent of the handlers' contexts: Run's values without its end
-	settling       context.Context      // while it lasts, outcomes that are not stored are tried again
+	waiting        context.Context      // while it lasts, the process waits for the database's answers
+	settling       context.Context      // while it lasts, outcomes that are not stored are tried again; ends before waiting
 	log            *slog.Logger
 	logJobs        LogJobs
 	metrics        *metrics
@@ -52,12 +53,18 @@ func (p *common) untilAnswered(ctx context.Context, complaint string, ask func(b
 }
 
 // boundSettling returns the context of one statement that stores outcomes or what follows from them. It ends with
-// p.settling. After that each outcome gets one short try: its handler may have returned only now.
+// p.settling. After that each outcome gets one short try, as long as p.waiting lasts: its handler may have returned only
+// now.
 func (p *common) boundSettling() (context.Context, context.CancelFunc) {
 	if p.settling.Err() != nil {
-		return context.WithTimeout(context.Background(), hintTimeout)
+		return p.boundHint()
 	}
 	return bounded(p.settling)
+}
+
+// boundHint returns the context of one optional statement. It does not end with Run's context.
+func (p *common) boundHint() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(p.waiting, hintTimeout)
 }
 
 // LogJobs selects which lines about jobs are logged.

@@ -40,6 +40,7 @@ type Dispatcher struct {
 
 	// Made by Run.
 	giveUp   context.CancelFunc // ends common.settling
+	hangUp   context.CancelFunc // ends common.waiting
 	db       *sqlgen.Queries
 	queues   map[string]*loop // by name
 	leases   *lease.Keeper
@@ -74,7 +75,7 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 			health:  health.New(log),
 			phase:   new(phase),
 
-			settling: context.Background(),
+			waiting: context.Background(), settling: context.Background(),
 		},
 		config:       config,
 		callerPool:   pool,
@@ -98,7 +99,8 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool) {
 	p := d.common
 	p.handlerContext = context.WithoutCancel(ctx)
-	p.settling, d.giveUp = context.WithCancel(p.handlerContext)
+	p.waiting, d.hangUp = context.WithCancel(p.handlerContext)
+	p.settling, d.giveUp = context.WithCancel(p.waiting)
 	p.health.Leave = func(err error) { leaveServer(err, pool, extending, d.callerPool) }
 	d.composeParts(pool, sqlgen.New(extending))
 	d.recorder = d.newRecorder(func(a report.Owner) { d.settler.ended <- a.(*attempt) })
@@ -113,7 +115,7 @@ func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool)
 func (d *Dispatcher) composeParts(conn outbox.DB, extending lease.Extensions) {
 	p := d.common
 	d.db = sqlgen.New(conn)
-	d.waiters, d.peers = newNotifier(d.db, engine.SettledChannel), newNotifier(d.db, engine.Channel)
+	d.waiters, d.peers = newNotifier(p, d.db, engine.SettledChannel), newNotifier(p, d.db, engine.Channel)
 	d.leases = lease.NewKeeper(lease.Config{
 		TTL: p.leaseTTL, DB: d.db, Extending: extending, Timeout: statementTimeout, Most: maxBatch,
 		Notice: noticeWithin, Cancelled: ErrCancelled, Health: p.health, Late: p.metrics.extensionsLate,

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -58,5 +59,28 @@ func TestADispatcherSaysAtOnceThatItHears(t *testing.T) {
 	}
 	if age := ask[float64](t, db, `SELECT extract(epoch FROM clock_timestamp() - started_at)::float8 FROM outbox.workers`); age > 50 {
 		t.Errorf("it took %.0f s", age)
+	}
+}
+
+// The database refuses to show a dispatcher, and would accept it a moment later:
+//
+//	another   lock                  released
+//	heartbeat      lock timeout …            shown
+func TestADispatcherThatCouldNotShowItselfTriesAgainSoon(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	foreign := begin(t, db)
+	exec(t, foreign, `LOCK TABLE outbox.workers IN ACCESS EXCLUSIVE MODE`)
+	start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { return nil }), quiet(nil))
+	const waiting = `SELECT count(*) = $1 FROM pg_locks WHERE NOT granted AND relation = 'outbox.workers'::regclass`
+	await(t, db, "the heartbeat to wait", waiting, 1)
+	await(t, db, "the heartbeat to give up", waiting, 0)
+	if err := foreign.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	released := time.Now()
+	await(t, db, "the dispatcher to show itself", `SELECT count(*) = 1 FROM outbox.workers`)
+	if took := time.Since(released); took > 20*time.Second { // a heartbeat comes each minute
+		t.Errorf("it took %s", took)
 	}
 }

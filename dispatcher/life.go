@@ -83,19 +83,22 @@ func (d *Dispatcher) openPools(ctx context.Context) (pool, extending *pgxpool.Po
 // Times after the grace period: see work.
 const (
 	giveUpAfter  = 2 * time.Second
-	abandonAfter = giveUpAfter + statementTimeout + hintTimeout
+	hangUpAfter  = giveUpAfter + statementTimeout
+	abandonAfter = hangUpAfter + hintTimeout
 )
 
 // work runs every goroutine of the dispatcher and returns when all have ended. It abandons what has not ended some
 // seconds after the grace period, because handlers ignore the end of their context. The others have ended by then, even
 // if the database does not answer:
 //
-//	grace period over    giveUpAfter                      abandonAfter
-//	tries are repeated      statements under way end, each outcome that is left has one short try
+//	grace period over    giveUpAfter                     hangUpAfter         abandonAfter
+//	tries are repeated      statements under way end,        no statement goes on
+//	                        each outcome that is left
+//	                        has one short try
 func (d *Dispatcher) work(ctx context.Context) error {
 	afterJobs, endAfterJobs := context.WithCancel(context.WithoutCancel(ctx))
 	defer endAfterJobs()
-	defer d.giveUp()
+	defer d.hangUp()
 	d.common.phase.Store(claiming)
 	stages := d.begin(ctx, afterJobs, endAfterJobs)
 	<-ctx.Done()
@@ -104,6 +107,7 @@ func (d *Dispatcher) work(ctx context.Context) error {
 	grace := max(d.config.GracePeriod, 0)
 	defer time.AfterFunc(grace, d.cutOff).Stop()
 	defer time.AfterFunc(grace+giveUpAfter, d.giveUp).Stop()
+	defer time.AfterFunc(grace+hangUpAfter, d.hangUp).Stop()
 	abandoned := time.NewTimer(grace + abandonAfter)
 	defer abandoned.Stop()
 	finished := make(chan struct{})
@@ -150,7 +154,7 @@ func (d *Dispatcher) begin(ctx, afterJobs context.Context, endAfterJobs func()) 
 	settlement := slices.Repeat([]func(){d.settler.run}, settlers)
 	settlement = append(settlement,
 		func() { d.leases.WatchCancellations(afterJobs) },
-		func() { heartbeat(afterJobs, d.db, d.Presence(), d.config.Listening) })
+		func() { heartbeat(afterJobs, d.common, d.db, d.Presence(), d.config.Listening) })
 	return []stage{
 		start(func() {}, claims...), // they end with ctx
 		{d.endWorkers, d.running.Wait},
@@ -159,8 +163,7 @@ func (d *Dispatcher) begin(ctx, afterJobs context.Context, endAfterJobs func()) 
 		{func() {}, d.settler.awaitRefused},
 		// Outcomes may have waited for a lock until now. A lease that lapses meanwhile lets the job run again.
 		start(endHolding, func() { d.leases.Keep(holding) }, func() { d.leases.Watch(holding) }),
-		start(d.waiters.stop, d.waiters.run),
-		start(d.promoter.Stop, d.promoter.Run),
+		start(func() { d.waiters.stop(); d.promoter.Stop() }, d.waiters.run, d.promoter.Run),
 		start(d.peers.stop, d.peers.run),
 	}
 }
@@ -329,7 +332,7 @@ type heartbeatStatements interface {
 
 // heartbeat keeps the dispatcher's row in outbox.workers until ctx ends, and then removes it. It logs no failure:
 // failed claims are logged, and only the list that operators see depends on the row.
-func heartbeat(ctx context.Context, db heartbeatStatements, p Presence, listening func() bool) {
+func heartbeat(ctx context.Context, c *common, db heartbeatStatements, p Presence, listening func() bool) {
 	row := sqlgen.ShowWorkerParams{
 		Worker: p.Worker, Version: p.Version, Kinds: p.Kinds, Queues: slices.Sorted(maps.Keys(p.Queues)),
 	}
@@ -342,12 +345,14 @@ func heartbeat(ctx context.Context, db heartbeatStatements, p Presence, listenin
 			row.Hearing, said = listens, now
 			bound, cancel := bounded(ctx)
 			defer cancel()
-			_ = db.ShowWorker(bound, row)
+			if db.ShowWorker(bound, row) != nil {
+				said = time.Time{} // try again soon
+			}
 		}
 	}
 	show(time.Now())
 	backoff.Every(ctx, listeningInterval, show)
-	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintTimeout)
+	bound, cancel := c.boundHint()
 	defer cancel()
 	_ = db.RemoveWorker(bound, row.Worker)
 }

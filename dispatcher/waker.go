@@ -120,6 +120,7 @@ const notifyWindow = 5 * time.Millisecond // the least time between two NOTIFYs 
 
 // notifier sends one NOTIFY for many events. A lost one costs the listeners a poll interval.
 type notifier struct {
+	*common
 	db       notifyStatement
 	channels []string
 	due      slot.Slot
@@ -129,8 +130,8 @@ type notifyStatement interface {
 	Notify(ctx context.Context, channels []string) error
 }
 
-func newNotifier(db notifyStatement, channel string) *notifier {
-	return &notifier{db, []string{channel}, slot.New()}
+func newNotifier(p *common, db notifyStatement, channel string) *notifier {
+	return &notifier{p, db, []string{channel}, slot.New()}
 }
 
 // notify asks for a NOTIFY soon; it never blocks.
@@ -140,7 +141,7 @@ func (n *notifier) notify() { n.due.Set() }
 // event that comes meanwhile causes another NOTIFY.
 func (n *notifier) run() {
 	for range n.due {
-		ctx, cancel := context.WithTimeout(context.Background(), hintTimeout)
+		ctx, cancel := n.boundHint()
 		_ = n.db.Notify(ctx, n.channels) // a hint: its error does not matter
 		cancel()
 		time.Sleep(notifyWindow)
