@@ -60,13 +60,10 @@ func (a *attempt) together() []*attempt {
 	return []*attempt{a}
 }
 
-// keysOf returns the ids and the epochs of attempts, in the form in which statements take them.
-func keysOf(attempts []*attempt) (ids []pgtype.UUID, epochs []int64) {
-	ids, epochs = make([]pgtype.UUID, len(attempts)), make([]int64, len(attempts))
-	for i, a := range attempts {
-		ids[i], epochs[i] = pgvalue.UUID(a.job.ID), a.job.Epoch
-	}
-	return ids, epochs
+func fencesOf(attempts []*attempt) (ids []pgtype.UUID, epochs []int64) {
+	return engine.Fences(attempts, func(a *attempt) engine.Fence {
+		return engine.Fence{ID: pgvalue.UUID(a.job.ID), Epoch: a.job.Epoch}
+	})
 }
 
 // leasesOf returns the leases of attempts.

@@ -281,7 +281,7 @@ func (l *loop) probeKinds(ctx context.Context) error {
 // reports whether there is something to claim.
 func (l *loop) survey(ctx context.Context) (found bool, err error) {
 	s, started := l.sched, time.Now()
-	search := s.ShouldSearch(started)
+	coversGaps := s.CoversGaps(started)
 	p := sqlgen.SurveyQueueParams{Queue: l.queue, Since: s.LastSurveyAt(), MaxNew: scheduler.MaxNewFlows}
 	p.TenantIds, p.Priorities = pgFlows(s.Known(false))
 	p.KeyedTenantIds, p.KeyedPriorities = pgFlows(s.Known(true))
@@ -292,7 +292,7 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 		}
 		p.Kinds = l.workers.outages.claimable()
 	}
-	if search {
+	if coversGaps {
 		plain, keyed := s.Gaps(false), s.Gaps(true)
 		p.GapFrom, p.GapTo, p.KeyedGapFrom, p.KeyedGapTo = pgIDs(plain.From), pgIDs(plain.To), pgIDs(keyed.From),
 			pgIDs(keyed.To)
@@ -304,7 +304,7 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 	cancel()
 	ended := time.Now()
 	if err != nil {
-		s.SurveyFailed(search, ended.Sub(started))
+		s.SurveyFailed(coversGaps, ended.Sub(started))
 		return false, fmt.Errorf("survey queue %s: %w", l.queue, err)
 	}
 	at := pgtype.Timestamptz{}
@@ -333,7 +333,7 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 		}
 		flows = append(flows, r)
 	}
-	return s.NoteSurvey(flows, at, search, started, ended) || found, nil
+	return s.NoteSurvey(flows, at, coversGaps, started, ended) || found, nil
 }
 
 func pgIDs(ids []outbox.ID) []pgtype.UUID {

@@ -54,10 +54,10 @@ func (r *reporter) report(batch []*attempt, retried bool) {
 			r.reportStored(a)
 		}
 	}
-	refused := unstored(batch)
-	ended, err := r.ended(refused, retried)
+	unmatched := unstored(batch)
+	ended, err := r.ended(unmatched, retried)
 	var lost []*attempt
-	for _, a := range refused {
+	for _, a := range unmatched {
 		switch status := ended[a.job.ID]; {
 		case status == outbox.Succeeded:
 			a.outcome = outcome.Outcome{Status: outbox.Succeeded}
@@ -91,7 +91,7 @@ func (r *reporter) streamRefused(lost []*attempt) {
 		return
 	}
 	p := sqlgen.StreamRefusedParams{Worker: r.worker}
-	p.Ids, p.Epochs = keysOf(lost)
+	p.Ids, p.Epochs = fencesOf(lost)
 	for _, a := range lost {
 		p.Attempts, p.Outcomes = append(p.Attempts, int32(a.job.Attempt)), append(p.Outcomes, string(a.outcome.Status))
 	}
@@ -106,9 +106,9 @@ func (r *reporter) streamRefused(lost []*attempt) {
 // ended searches the history for attempts that a settlement did not match and that may have ended their jobs all the
 // same, and returns how they did. A handler whose COMMIT was not answered returns the error, as it should; the row of
 // (id, epoch) shows whether the transaction committed.
-func (r *reporter) ended(refused []*attempt, retried bool) (map[outbox.ID]outbox.Status, error) {
+func (r *reporter) ended(unmatched []*attempt, retried bool) (map[outbox.ID]outbox.Status, error) {
 	var possible []*attempt
-	for _, a := range refused {
+	for _, a := range unmatched {
 		if mayHaveEnded(a) || retried && a.outcome.Status == outbox.Succeeded {
 			possible = append(possible, a)
 		}
@@ -116,7 +116,7 @@ func (r *reporter) ended(refused []*attempt, retried bool) (map[outbox.ID]outbox
 	if len(possible) == 0 {
 		return nil, nil
 	}
-	ids, epochs := keysOf(possible)
+	ids, epochs := fencesOf(possible)
 	ctx, cancel := r.boundSettling()
 	defer cancel()
 	found, err := r.db.FindEnds(ctx, ids, epochs)

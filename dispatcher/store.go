@@ -130,7 +130,7 @@ func (s *store) storeSucceeded(ctx context.Context, batch []*attempt) error {
 const maxStreamedResult = 1 << 20
 
 func successes(batch []*attempt) (p sqlgen.SettleSucceededParams) {
-	p.Ids, p.Epochs = keysOf(batch)
+	p.Ids, p.Epochs = fencesOf(batch)
 	p.Results = make([][]byte, len(batch))
 	for i, a := range batch {
 		p.Results[i] = a.job.Result
@@ -152,7 +152,7 @@ func (s *store) storeInPlace(ctx context.Context, batch []*attempt) error {
 	if len(unmoved) == 0 {
 		return nil
 	}
-	p.Ids, p.Epochs = keysOf(unmoved)
+	p.Ids, p.Epochs = fencesOf(unmoved)
 	stored, err := s.db.SettleInPlace(ctx, p)
 	if pgsession.State(err) == pgsession.LockNotAvailable {
 		return nil // the transaction that has one row may wait for another: leave all
@@ -190,7 +190,7 @@ func (s *store) storeUnfinished(ctx context.Context, batch []*attempt) error {
 
 func unfinishedParams(worker string, batch []*attempt) sqlgen.SettleUnfinishedParams {
 	p := sqlgen.SettleUnfinishedParams{Worker: worker, Traces: spansOf(batch)}
-	p.Ids, p.Epochs = keysOf(batch)
+	p.Ids, p.Epochs = fencesOf(batch)
 	p.ErrorCodes, p.ErrorMessages, p.Stacks = errorsOf(batch)
 	for _, a := range batch {
 		o := a.outcome
@@ -259,7 +259,7 @@ func (s *store) closeCalledOff(ctx context.Context, refused []*attempt) error {
 		return nil
 	}
 	p := sqlgen.CloseAttemptsParams{Worker: s.worker}
-	p.Ids, p.Epochs = keysOf(refused)
+	p.Ids, p.Epochs = fencesOf(refused)
 	p.ErrorCodes, p.ErrorMessages, p.Stacks = errorsOf(refused)
 	closed, err := s.db.CloseAttempts(ctx, p)
 	if err != nil {

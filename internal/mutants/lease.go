@@ -128,7 +128,7 @@ var workerNameFence = []Edit{
 }`, `	Results [][]byte
 	Worker  string
 }`}, // unused: store makes it of SettleSucceededParams
-	{"dispatcher.successes", `	p.Ids, p.Epochs = keysOf(batch)`, `	p.Ids, p.Epochs = keysOf(batch)
+	{"dispatcher.successes", `	p.Ids, p.Epochs = fencesOf(batch)`, `	p.Ids, p.Epochs = fencesOf(batch)
 	p.Worker = batch[0].job.Worker`},
 	{"internal/sqlgen.SettleInPlace", placeFence, `jobs.id = ANY ($2::uuid[]) AND $3::bigint[] IS NOT NULL AND jobs.lease_owner = $4::text`},
 	{"internal/sqlgen.SettleInPlaceParams", `	Epochs []int64

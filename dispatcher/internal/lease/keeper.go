@@ -120,21 +120,6 @@ func (k *Keeper) Keep(ctx context.Context) {
 // Watch stops handlers on time until ctx ends, even while an extension hangs.
 func (k *Keeper) Watch(ctx context.Context) { backoff.Every(ctx, k.TTL/50, k.dropLapsed) }
 
-// key identifies a lease in the answers of statements.
-type key struct {
-	id    pgtype.UUID
-	epoch int64
-}
-
-func keyOf(l *Lease) key { return key{pgvalue.UUID(l.Job.ID), l.Job.Epoch} }
-
-func keysOf(leases []*Lease) (ids []pgtype.UUID, epochs []int64) {
-	for _, l := range leases {
-		ids, epochs = append(ids, pgvalue.UUID(l.Job.ID)), append(epochs, l.Job.Epoch)
-	}
-	return ids, epochs
-}
-
 // due returns the leases of which a third is used.
 func (k *Keeper) due(now time.Time) []*Lease {
 	k.mu.Lock()
@@ -167,7 +152,7 @@ func (k *Keeper) extend(ctx context.Context, due []*Lease) error {
 
 func (k *Keeper) extendSome(ctx context.Context, batch []*Lease) error {
 	params := sqlgen.ExtendLeasesParams{LeaseTtl: pgvalue.Interval(k.TTL)}
-	params.Ids, params.Epochs = keysOf(batch)
+	params.Ids, params.Epochs = engine.Fences(batch, (*Lease).Fence)
 	sent := time.Now()
 	bound, cancel := context.WithTimeout(ctx, min(k.Timeout, k.TTL/5)) // several tries before the lease lapses
 	rows, err := k.Extending.ExtendLeases(bound, params)
@@ -176,14 +161,14 @@ func (k *Keeper) extendSome(ctx context.Context, batch []*Lease) error {
 		return fmt.Errorf("extend %d leases: %w", len(batch), err)
 	}
 	k.Health.OK()
-	kept := make(map[key]bool, len(rows)) // false if lost
+	kept := make(map[engine.Fence]bool, len(rows)) // false if lost
 	for _, row := range rows {
-		kept[key{row.ID, row.Epoch}] = !row.Lost
+		kept[engine.Fence{ID: row.ID, Epoch: row.Epoch}] = !row.Lost
 	}
 	late := 0
 	k.mu.Lock()
 	for _, l := range batch {
-		ours, listed := kept[keyOf(l)]
+		ours, listed := kept[l.Fence()]
 		switch {
 		case !listed:
 			if l.extended(sent, sent.Add(k.trust)) {
@@ -281,17 +266,17 @@ func (k *Keeper) longRunning(now time.Time) []*Lease {
 func (k *Keeper) endCancelled(ctx context.Context, running []*Lease) error {
 	bound, cancel := context.WithTimeout(ctx, k.Timeout)
 	defer cancel()
-	byKey := make(map[key]*Lease, len(running))
+	byFence := make(map[engine.Fence]*Lease, len(running))
 	for _, l := range running {
-		byKey[keyOf(l)] = l
+		byFence[l.Fence()] = l
 	}
-	ids, epochs := keysOf(running)
+	ids, epochs := engine.Fences(running, (*Lease).Fence)
 	asked, err := k.DB.ListCancelRequests(bound, ids, epochs)
 	if err != nil {
 		return fmt.Errorf("look for cancelled jobs among %d: %w", len(running), err)
 	}
 	for _, row := range asked {
-		byKey[key{row.ID, row.Epoch}].End(k.Cancelled)
+		byFence[engine.Fence{ID: row.ID, Epoch: row.Epoch}].End(k.Cancelled)
 	}
 	return nil
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/clock"
+	"github.com/posthaste-dev/posthaste/internal/engine"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -27,6 +29,11 @@ type Lease struct {
 	extendUntil time.Time               // when extensions end; zero while no handler is at work
 	stopCause   error                   // why the handler may not go on: the lease is lost, it is cancelled, a shutdown
 	cancel      context.CancelCauseFunc // of the running handler
+}
+
+// Fence identifies the claim.
+func (l *Lease) Fence() engine.Fence {
+	return engine.Fence{ID: pgvalue.UUID(l.Job.ID), Epoch: l.Job.Epoch}
 }
 
 // Begin marks the handler as running. It reports false if the lease was ended before, is over, or is no Keeper's.

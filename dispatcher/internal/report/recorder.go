@@ -14,6 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/slot"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -201,7 +202,7 @@ func (r *Recorder) storeBatch(batch *batch) answer {
 		r.retry.Reset()
 		r.most = min(2*r.most, recordBatch)
 		r.apply(batch, rows)
-	case isUnreachable(err):
+	case passes(err):
 		if pgsession.State(err) == "" && !pgsession.IsUnreachable(err) { // it may have been too large for its deadline
 			r.most = max(len(batch.attempts)/2, 1)
 		}
@@ -253,26 +254,20 @@ func (r *Recorder) retryLater(batch *batch, err error) answer {
 	return away
 }
 
-// isUnreachable reports whether an error is the database's own trouble, which passes, and not caused by the reports.
-func isUnreachable(err error) bool {
+// passes reports whether an error is the database's own trouble, which passes, and not caused by the reports.
+func passes(err error) bool {
 	// A missing schema or a missing privilege would keep the reports here without end.
 	return !pgsession.IsForbidden(err) && !pgsession.RefusesTheRow(err)
 }
 
-// claimKey identifies a claim of a job.
-type claimKey struct {
-	id    pgtype.UUID
-	epoch int64
-}
-
 // apply processes the answer for each attempt's reports.
 func (r *Recorder) apply(batch *batch, rows []sqlgen.RecordReportsRow) {
-	answers := make(map[claimKey]sqlgen.RecordReportsRow, len(rows))
+	answers := make(map[engine.Fence]sqlgen.RecordReportsRow, len(rows))
 	for _, row := range rows {
-		answers[claimKey{row.ID, row.Epoch}] = row
+		answers[engine.Fence{ID: row.ID, Epoch: row.Epoch}] = row
 	}
 	for i, a := range batch.attempts {
-		switch answer := answers[claimKey{pgvalue.UUID(a.job.ID), a.job.Epoch}]; {
+		switch answer := answers[engine.Fence{ID: pgvalue.UUID(a.job.ID), Epoch: a.job.Epoch}]; {
 		case answer.Recorded:
 			a.recorded(batch.revisions[i], answer.LogStart)
 		case answer.Lost:
@@ -323,7 +318,7 @@ func (r *Recorder) read(ctx context.Context, query func(context.Context, Stateme
 		err := query(bound, r.DB)
 		cancel()
 		<-r.reading
-		if err == nil || !isUnreachable(err) {
+		if err == nil || !passes(err) {
 			return err
 		}
 		if cause := retry.Wait(ctx); cause != nil {

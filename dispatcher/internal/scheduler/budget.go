@@ -34,11 +34,11 @@ func (b *budget) spend(now time.Time, cost time.Duration) {
 	b.last = cost
 }
 
-// fail records a run that did not finish. It may have been too much for its deadline, or the database was unreachable.
-// The next run waits as long as this one took; after two such failures in a row it waits as long as after any run of
-// that cost, unless the database was unreachable.
-func (b *budget) fail(now time.Time, took time.Duration, away bool) {
-	if away {
+// fail records a run that did not finish. The next run waits as long as this one took; after two such failures in a row
+// it waits as long as after any run of that cost. If the failure was unrelated to the cost, because the database refused
+// a row or was unreachable, fail forgets the cost instead.
+func (b *budget) fail(now time.Time, took time.Duration, unrelated bool) {
+	if unrelated {
 		*b = budget{}
 	} else {
 		b.spend(now, took)

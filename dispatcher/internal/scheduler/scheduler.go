@@ -34,14 +34,14 @@ type Scheduler struct {
 
 	keyedPausedUntil time.Time // until then jobs with a key leave the room to the others
 
-	search   budget             // of surveys that look for tenants and priorities without a cursor
-	searched bool               // the last survey looked for these
-	surveys  expected           // of surveys that did not look for these
-	since    pgtype.Timestamptz // the database's time of the last survey; NULL before the first
-	surveyed time.Time          // when that survey ended
-	state    surveyState        // of that survey
-	looked   time.Time          // when it was last noted that any flow might have new jobs
-	failure  func(Failure)      // records the cost of the last failed statement; nil if there is none
+	gapBudget   budget             // of surveys that cover the gaps: look for tenants and priorities without a cursor
+	gapsCovered bool               // the last survey covered them
+	surveys     expected           // of surveys that did not
+	since       pgtype.Timestamptz // the database's time of the last survey; NULL before the first
+	surveyed    time.Time          // when that survey ended
+	state       surveyState        // of that survey
+	looked      time.Time          // when it was last noted that any flow might have new jobs
+	failure     func(Failure)      // records the cost of the last failed statement; nil if there is none
 
 	searching   bool      // a search is under way
 	searchRests time.Time // until then there is no other
@@ -557,8 +557,8 @@ func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 			until(c.next.Sub(now))
 		}
 	}
-	if !s.searched {
-		until(s.search.after(now))
+	if !s.gapsCovered {
+		until(s.gapBudget.after(now))
 	}
 	if s.MayHaveDue() { // they wait for room, which the workers announce
 		if s.state >= wokenSince {

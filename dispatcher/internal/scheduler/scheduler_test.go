@@ -277,10 +277,10 @@ func TestWhatIsTooExpensiveIsNotForgotten(t *testing.T) {
 	now := time.Now()
 	s := schedulerOf(1, drained)
 	for range 2 {
-		s.search.spend(now, 50*time.Millisecond)
+		s.gapBudget.spend(now, 50*time.Millisecond)
 		s.plain.front.spend(now, 80*time.Millisecond)
 	}
-	s.NoteSurvey(nil, pgtype.Timestamptz{Time: now, Valid: true}, s.search.allows(now), now, now)
+	s.NoteSurvey(nil, pgtype.Timestamptz{Time: now, Valid: true}, s.gapBudget.allows(now), now, now)
 	if got := s.Sleep(now, time.Hour); got != RestFactor*50*time.Millisecond {
 		t.Errorf("sleeps %v, want until the next search", got)
 	}

@@ -39,14 +39,13 @@ func (s *Scheduler) SurveyDue(now time.Time) bool {
 	case s.MayHaveDue():
 		return since >= surveyInterval || s.state >= wokenSince && since >= LockedRetry
 	}
-	return s.state > upToDate || !s.searched && s.search.allows(now)
+	return s.state > upToDate || !s.gapsCovered && s.gapBudget.allows(now)
 }
 
-// ShouldSearch reports whether a survey that begins now should look for flows without a cursor. After a survey that
-// found as many as it may, further surveys search whatever they cost: a claim must not begin with the second most
-// urgent job.
-func (s *Scheduler) ShouldSearch(now time.Time) bool {
-	return s.state == incomplete || s.search.allows(now)
+// CoversGaps reports whether a survey that begins now should look for flows without a cursor. After a survey that found
+// as many as it may, further surveys look whatever they cost: a claim must not begin with the second most urgent job.
+func (s *Scheduler) CoversGaps(now time.Time) bool {
+	return s.state == incomplete || s.gapBudget.allows(now)
 }
 
 // SurveyRow is what a survey has found about a flow.
@@ -58,18 +57,18 @@ type SurveyRow struct {
 }
 
 // NoteSurvey learns from a survey, and reports whether the survey has found something to claim.
-func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched bool,
+func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, coversGaps bool,
 	started, now time.Time,
 ) (found bool) {
 	took := now.Sub(started)
-	if searched {
-		s.search.spend(now, took-s.surveys.of(0))
+	if coversGaps {
+		s.gapBudget.spend(now, took-s.surveys.of(0))
 		s.surveys.lower(took, 0)
 	} else {
 		s.surveys.learn(took, 0)
 	}
 	before := s.since
-	s.since, s.surveyed, s.searched, s.state = at, now, searched, upToDate
+	s.since, s.surveyed, s.gapsCovered, s.state = at, now, coversGaps, upToDate
 	for c := range s.all() {
 		c.next = c.again
 	}
@@ -112,11 +111,11 @@ func (s *Scheduler) NoteSurvey(rows []SurveyRow, at pgtype.Timestamptz, searched
 
 // SurveyFailed notes a failed survey, as Failed notes a failed claim. The next one does not ask again what may have
 // been too much for it: the poll finds jobs that were locked.
-func (s *Scheduler) SurveyFailed(searched bool, took time.Duration) {
+func (s *Scheduler) SurveyFailed(coversGaps bool, took time.Duration) {
 	for _, c := range s.plain.sorted {
 		c.asks = nil
 	}
-	if searched {
-		s.failure = func(why Failure) { s.search.fail(time.Now(), took, why != TooMuch); s.searched = false }
+	if coversGaps {
+		s.failure = func(why Failure) { s.gapBudget.fail(time.Now(), took, why != TooMuch); s.gapsCovered = false }
 	}
 }
