@@ -30,6 +30,7 @@ type Scheduler struct {
 	plain, keyed cursors
 	tenants      map[outbox.ID]*Tenant
 	served       outbox.ID // the tenant whose turn was last
+	othersUsed   time.Time // when a job of another tenant than root was claimed last
 	concurrency  int
 
 	keyedPausedUntil time.Time // until then jobs with a key leave the room to the others
@@ -268,12 +269,7 @@ func (s *Scheduler) shared(now time.Time, all []claimant) bool {
 			return true
 		}
 	}
-	for id, t := range s.tenants {
-		if id != outbox.RootTenant && now.Sub(t.used) < shareTime {
-			return true
-		}
-	}
-	return false
+	return now.Sub(s.othersUsed) < shareTime
 }
 
 // divide gives each tenant with due jobs the same part of the room, and each other tenant one place. No tenant may hold
@@ -429,7 +425,9 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 			}
 		}
 		if left < share.Quota {
-			share.Tenant.used = now
+			if share.Tenant.used = now; share.Tenant.ID != outbox.RootTenant {
+				s.othersUsed = now
+			}
 		}
 		if left > 0 || share.Quota >= Sparse { // else it took all of a small quota, and may have had no more
 			share.Tenant.HasMore = left <= 0
