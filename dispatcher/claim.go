@@ -193,16 +193,15 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 	if len(b.claimed) > 0 {
 		c.capacity.noteSize(int64(b.size / len(b.claimed))) // also after a claim that broke off
 	}
+	if n := len(b.claimed); b.err == nil && n > b.request.room { // they go back, as those of a lost answer do
+		b.err = fmt.Errorf("got %d; refusing to go on with a plan that breaks the limit", n)
+	}
 	if b.err != nil {
 		c.noteLost(b)
 		return fmt.Errorf("claim %d jobs: %w", b.request.room, b.err)
 	}
 	c.learn(b)
 	c.promoter.Blocked(b.tally.halted)
-	if len(b.claimed) > b.request.room {
-		return fmt.Errorf("claim %d jobs: got %d; refusing to go on with a plan that breaks the limit", b.request.room,
-			len(b.claimed))
-	}
 	c.health.OK()
 	c.metrics.claimBatch.Observe(float64(len(b.claimed)))
 

@@ -257,3 +257,28 @@ func TestTheMeanIsOfHandlersThatWereCalled(t *testing.T) {
 		}
 	})
 }
+
+// overclaim is a claim that leases more jobs than it was asked for.
+type overclaim struct{ claimed []*attempt }
+
+func (o overclaim) claim(context.Context, querier, claimRequest) *claimBatch {
+	return &claimBatch{claimed: o.claimed}
+}
+
+// A claim leases more jobs than there is room for. None of them starts: they are looked for and given back, and the
+// next claims begin where this one did.
+func TestAClaimOfTooManyJobsIsGivenBack(t *testing.T) {
+	q := idleQueue(t, nil)
+	job := newJob(tiny{}.Kind(), outbox.RootTenant, 0, "")
+	q.claims = overclaim{[]*attempt{{job: job}, {job: newJob(tiny{}.Kind(), outbox.RootTenant, 0, "")}}}
+	p := q.sched.Plan(time.Now(), scheduler.Places{Room: 1, Capacity: 1}, nil)
+	if n, err := q.claim(t.Context(), p, nil); n != 0 || err == nil {
+		t.Errorf("%d jobs of too many are taken, %v", n, err)
+	}
+	if !q.reserved.mayHaveOrphans(time.Now()) || q.capacity.inHand.Load() != 0 || q.leases.Count() != 0 {
+		t.Error("nobody gives the jobs back")
+	}
+	if at := p.Plain[0].Cursors[0].At; at != (scheduler.Position{}) {
+		t.Errorf("the next claim begins at %v", at)
+	}
+}
