@@ -47,8 +47,7 @@ package dispatcher
 //	one for each refused outcome    after the settlers                        an outcome that the database refuses for now
 //	keeper of leases                after both kinds of settlers              extensions
 //	watch over leases               after both kinds of settlers              ends handlers whose lease was not extended
-//	notifier of waiters             after those                               a NOTIFY
-//	promoter                        after those                               the keys that jobs have left
+//	notifier of waiters, promoter   after those                               a NOTIFY; the keys that jobs have left
 //	notifier of the other processes last                                      a NOTIFY
 //
 // # Files

@@ -41,9 +41,9 @@ type reserved struct {
 type reserving int
 
 const (
-	open   reserving = iota
-	closed           // no new reservation begins
-	gone             // no new reservation begins, and a job that is reserved but has not started does not start
+	anyBegins  reserving = iota
+	noneBegins           // a job that is reserved may still start
+	noneStarts           // no reservation begins, and a job that is reserved but has not started does not start
 )
 
 // reserve is Dispatcher.reserve for a kind that this process handles, and not in batches.
@@ -54,7 +54,7 @@ func (r *reserved) reserve(id outbox.ID) bool {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state != open || r.asking || !r.id.IsZero() {
+	if r.state != anyBegins || r.asking || !r.id.IsZero() {
 		return false
 	}
 	r.id, r.ended = id, make(chan struct{})
@@ -86,7 +86,7 @@ func (r *reserved) mayHaveOrphans(now time.Time) bool {
 // its lease lapses.
 func (r *reserved) close() {
 	r.mu.Lock()
-	r.state = closed
+	r.state = noneBegins
 	busy, ended := !r.id.IsZero(), r.ended
 	r.mu.Unlock()
 	if busy {
@@ -96,7 +96,7 @@ func (r *reserved) close() {
 		}
 	}
 	r.mu.Lock()
-	r.state = gone
+	r.state = noneStarts
 	r.mu.Unlock()
 }
 
@@ -138,7 +138,7 @@ func (r *reserved) Committed() bool {
 		r.release(unread)
 		return false
 	}
-	if r.state == gone {
+	if r.state == noneStarts {
 		return true // nobody has to be woken: this process holds it until its lease lapses
 	}
 	a := r.answer.claimed[0]

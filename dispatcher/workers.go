@@ -85,7 +85,7 @@ func (w *workers) hand(a *attempt) {
 func (w *workers) giveBackStale(now time.Time) {
 	for _, a := range w.buffer.TakeStale(now.Add(-staleAfter)) {
 		w.giveBack(a)
-		w.capacity.meanWork.Store(int64(staleAfter)) // claim no further ahead until jobs are short again
+		w.capacity.meanWork.Store(int64(staleAfter)) // claim hardly any ahead until jobs are short again
 	}
 }
 

@@ -73,9 +73,9 @@ func (h *Health) recovery() <-chan struct{} {
 	return recovered
 }
 
-// Rest waits before a refused outcome is stored again, or until ctx ends. If there was no server, it waits only until
-// some statement succeeds. Claims learn from the listener that the server is back, and the jobs that they start are
-// settled after this outcome; if the process died meanwhile, all of those jobs would run again.
+// Rest waits before a statement that has failed is repeated, or until ctx ends. If there was no server, it waits only
+// until some statement succeeds. Claims learn from the listener that the server is back, and the jobs that they start
+// are settled after an outcome that rests; if the process died meanwhile, all of those jobs would run again.
 func (h *Health) Rest(ctx context.Context, wait time.Duration, err error) {
 	if !pgsession.IsGone(err) {
 		_ = backoff.Sleep(ctx, wait)

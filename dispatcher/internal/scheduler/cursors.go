@@ -153,7 +153,7 @@ func LockedPause(looks int) time.Duration { return LockedRetry << min(looks, 8) 
 // maxCursors bounds a queue's memory, and what a survey of the queue reads: some milliseconds.
 const maxCursors = 1024
 
-// MaxNewFlows bounds the flows that a survey finds: another survey follows after the next claim.
+// MaxNewFlows bounds the flows that a survey finds. After one that has found as many, another follows before any claim.
 const MaxNewFlows = maxCursors / 4
 
 // lateCommit is how much later than its run_at a job may be committed without having to wait for a claim from the
