@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -80,8 +79,8 @@ type claims struct {
 	handlers outbox.Beginner // handlers begin their transactions on it: Claimed.Tx
 
 	// streams is set if the last claim of jobs without a key leased streamed ones. The next claim then stores their
-	// events itself; otherwise a trigger does, more slowly.
-	streams atomic.Bool
+	// events itself; otherwise a trigger does, more slowly. Only the claim loop uses it.
+	streams bool
 }
 
 // querier is one connection or a pool.
@@ -99,7 +98,7 @@ func (c *claims) claim(ctx context.Context, db querier, r claimRequest) *claimBa
 			r.lookaheads,
 			p.firsts, p.lasts, p.priorities, p.fromRunAt, p.fromID, r.kinds, r.offered, int32(r.room), c.queue,
 			r.limits)
-	case c.streams.Load():
+	case c.streams:
 		rows, _ = db.Query(ctx, sqlgen.ClaimStreamedJobs, p.tenants, p.quotas, p.firsts, p.lasts, p.priorities,
 			p.fromRunAt, p.fromID, p.only,
 			c.queue, r.kinds, r.limits, int32(r.room), c.worker, pgvalue.Interval(c.leaseTTL))
@@ -110,7 +109,7 @@ func (c *claims) claim(ctx context.Context, db querier, r claimRequest) *claimBa
 	}
 	b := c.read(rows, r, sent)
 	if !r.keyed && len(b.claimed) > 0 {
-		c.streams.Store(slices.ContainsFunc(b.claimed, func(a *attempt) bool { return a.streamed }))
+		c.streams = slices.ContainsFunc(b.claimed, func(a *attempt) bool { return a.streamed })
 	}
 	slices.SortFunc(b.claimed, byUrgency) // UPDATE … RETURNING promises no order
 	return b

@@ -133,7 +133,8 @@ func (d *Dispatcher) composeParts(conn outbox.DB, extending lease.Extensions) {
 func (d *Dispatcher) newRecorder(onDone func(report.Owner)) *report.Recorder {
 	p := d.common
 	return report.NewRecorder(report.Config{
-		DB: d.db, Health: p.health, Log: p.log, Timeout: statementTimeout, Bytes: statementBytes / 4,
+		DB: d.db, Health: p.health, Log: p.log, Timeout: statementTimeout,
+		Most: maxBatch / 4, Bytes: statementBytes / 4,
 		Bound: p.boundSettling, Settling: p.settling, OnDone: onDone,
 	})
 }
@@ -292,7 +293,7 @@ func (c Config) validate() error {
 	within("Config.LeaseTTL", c.LeaseTTL, time.Second)
 	within("Config.PollInterval", c.PollInterval, 10*time.Millisecond)
 	within("Config.FallbackPollInterval", c.FallbackPollInterval, 10*time.Millisecond)
-	within("Config.Timeout", c.Timeout, minTimeout)
+	within("Config.Timeout", c.Timeout, engine.MinTimeout)
 	within("Config.GracePeriod", max(c.GracePeriod, 0), 0)
 	return errors.Join(errs...)
 }

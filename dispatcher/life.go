@@ -82,7 +82,7 @@ func (d *Dispatcher) openPools(ctx context.Context) (pool, extending *pgxpool.Po
 
 // Times after the grace period: see work.
 const (
-	giveUpAfter  = 2 * time.Second
+	giveUpAfter  = 2 * hintTimeout
 	hangUpAfter  = giveUpAfter + statementTimeout
 	abandonAfter = hangUpAfter + hintTimeout
 )
@@ -320,18 +320,16 @@ func awaitFloor(ctx context.Context, p *common, db floorStatement) error {
 	return nil
 }
 
-const (
-	heartbeatInterval = time.Minute // between two heartbeats
-	listeningInterval = time.Second // how soon the row shows that the listener listens, or no longer does
-)
+const heartbeatInterval = time.Minute // between two heartbeats
 
 type heartbeatStatements interface {
 	ShowWorker(context.Context, sqlgen.ShowWorkerParams) error
 	RemoveWorker(context.Context, string) error
 }
 
-// heartbeat keeps the dispatcher's row in outbox.workers until ctx ends, and then removes it. It logs no failure:
-// failed claims are logged, and only the list that operators see depends on the row.
+// heartbeat keeps the dispatcher's row in outbox.workers until ctx ends, and then removes it. The row shows within
+// noticeWithin whether the listener listens. heartbeat logs no failure: failed claims are logged, and only the list that
+// operators see depends on the row.
 func heartbeat(ctx context.Context, c *common, db heartbeatStatements, p Presence, listening func() bool) {
 	row := sqlgen.ShowWorkerParams{
 		Worker: p.Worker, Version: p.Version, Kinds: p.Kinds, Queues: slices.Sorted(maps.Keys(p.Queues)),
@@ -351,7 +349,7 @@ func heartbeat(ctx context.Context, c *common, db heartbeatStatements, p Presenc
 		}
 	}
 	show(time.Now())
-	backoff.Every(ctx, listeningInterval, show)
+	backoff.Every(ctx, noticeWithin, show)
 	bound, cancel := c.boundHint()
 	defer cancel()
 	_ = db.RemoveWorker(bound, row.Worker)

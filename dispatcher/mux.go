@@ -67,19 +67,17 @@ type BatchConfig struct {
 
 const (
 	defaultBatchMax  = 100
-	maxBatchMax      = 1000
 	defaultBatchWait = 50 * time.Millisecond
-	maxBatchWait     = time.Minute
 )
 
 func (b BatchConfig) validate() error {
 	var errs []error
-	if b.Max < 1 || b.Max > maxBatchMax {
-		errs = append(errs, invalid.Field("BatchConfig.Max", "is %d, want 1 to %d, or 0 for %d", b.Max, maxBatchMax,
+	if b.Max < 1 || b.Max > engine.MaxBatch {
+		errs = append(errs, invalid.Field("BatchConfig.Max", "is %d, want 1 to %d, or 0 for %d", b.Max, engine.MaxBatch,
 			defaultBatchMax))
 	}
-	if b.Wait < 0 || b.Wait > maxBatchWait {
-		errs = append(errs, invalid.Field("BatchConfig.Wait", "is %s, want up to %s, or 0 for %s", b.Wait, maxBatchWait,
+	if b.Wait < 0 || b.Wait > engine.MaxBatchWait {
+		errs = append(errs, invalid.Field("BatchConfig.Wait", "is %s, want up to %s, or 0 for %s", b.Wait, engine.MaxBatchWait,
 			defaultBatchWait))
 	}
 	return errors.Join(errs...)

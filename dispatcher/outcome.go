@@ -84,9 +84,6 @@ func cmpErr(err error, otherwise string) error {
 	return err
 }
 
-// minTimeout is the least timeout of a process or a kind: less is a number that lacks its unit.
-const minTimeout = time.Millisecond
-
 // KindConfig configures the attempts of one kind. The zero value takes the dispatcher's defaults.
 type KindConfig struct {
 	Timeout time.Duration // of one attempt; 0 means Config.Timeout. A job's own Options.Timeout takes precedence
@@ -104,9 +101,9 @@ type KindConfig struct {
 // Validate returns every mistake as an [*outbox.InvalidError] that names the field. [New] calls it for every kind.
 func (c KindConfig) Validate() error {
 	var errs []error
-	if c.Timeout != 0 && c.Timeout < minTimeout || c.Timeout > engine.MaxDuration {
+	if c.Timeout != 0 && c.Timeout < engine.MinTimeout || c.Timeout > engine.MaxDuration {
 		errs = append(errs, invalid.Field("KindConfig.Timeout",
-			"is %s, want %s to 100 years, or 0 for that of the process", c.Timeout, minTimeout))
+			"is %s, want %s to 100 years, or 0 for that of the process", c.Timeout, engine.MinTimeout))
 	}
 	for _, code := range c.FailOn {
 		if code == "" || len(code) > engine.MaxNameBytes { // no failure is stored with such a code

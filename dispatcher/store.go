@@ -93,7 +93,7 @@ func byID(a, b *attempt) int { return bytes.Compare(a.job.ID[:], b.job.ID[:]) }
 
 // storeSucceeded first stores the successes whose rows are where their claims left them, which costs the server less
 // than finding the rows by id, and then the others. Streamed jobs have a statement of their own, so that other jobs do
-// not pay for events.
+// not pay for events. A large result is left to stream_job, which measures the event.
 func (s *store) storeSucceeded(ctx context.Context, batch []*attempt) error {
 	if err := s.storeInPlace(ctx, batch); err != nil {
 		return err
@@ -102,7 +102,7 @@ func (s *store) storeSucceeded(ctx context.Context, batch []*attempt) error {
 	for _, a := range batch {
 		switch {
 		case a.stored:
-		case a.streamed && len(a.job.Result) <= maxStreamedResult:
+		case a.streamed && len(a.job.Result) <= engine.MaxStreamedResult:
 			streamed = append(streamed, a)
 		default:
 			others = append(others, a)
@@ -124,10 +124,6 @@ func (s *store) storeSucceeded(ctx context.Context, batch []*attempt) error {
 	}
 	return nil
 }
-
-// maxStreamedResult is how many bytes of a result fit into an event in any encoding. A job with a larger result is left
-// to stream_job, which measures the event.
-const maxStreamedResult = 1 << 20
 
 func successes(batch []*attempt) (p sqlgen.SettleSucceededParams) {
 	p.Ids, p.Epochs = fencesOf(batch)

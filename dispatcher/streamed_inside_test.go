@@ -61,7 +61,7 @@ func TestStreamedJobsHaveStatementsOfTheirOwn(t *testing.T) {
 			none := func(int) []byte { return nil }
 			storeTiny(t, db, tenant, 10, true)
 			work(1, none) // not known to be streamed before
-			large := make([]byte, maxStreamedResult+1)
+			large := make([]byte, engine.MaxStreamedResult+1)
 			work(9, func(i int) []byte { return [][]byte{nil, fmt.Appendf(nil, `{"n": %d}`, i), {0xff, 0}, large}[i%4] })
 			storeTiny(t, db, tenant, 2, false)
 			work(1, none)

@@ -20,6 +20,15 @@ const (
 	MaxProgressBytes   = 500       // of a progress message; longer ones are cut
 	MaxCheckpointBytes = 256 << 10 // as JSON
 	MaxStepBytes       = 256 << 10 // of a step's result as JSON
+	MaxSteps           = 1000      // of an attempt
+	MaxStreamedResult  = 1 << 20   // of a result that fits into an event in any encoding
+)
+
+// Limits of what a program may configure for a kind.
+const (
+	MaxBatch     = 1000             // the jobs of a batch for one handler call
+	MaxBatchWait = time.Minute      // for the rest of a batch
+	MinTimeout   = time.Millisecond // of an attempt: less is a number that lacks its unit
 )
 
 // MaxDuration is the longest duration that may be given: after a wait or a timeout of this length, every client can

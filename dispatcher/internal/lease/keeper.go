@@ -208,12 +208,9 @@ func (k *Keeper) dropLapsed(now time.Time) {
 
 // A handler learns that its job was cancelled within some tenths of a second if a notification arrives, however many
 // do, and otherwise within a tick and Config.Notice of the request and of its own first tick. While all handlers start
-// and return within cancelAfter, no query runs, whatever notifications arrive. A job that waits in this process counts
+// and return within four ticks, no query runs, whatever notifications arrive. A job that waits in this process counts
 // like one that runs: if it is cancelled after it has waited for about a second, it does not start.
-const (
-	cancelTick  = 100 * time.Millisecond
-	cancelAfter = 4 * cancelTick // no query runs unless some handler has run this long
-)
+const cancelTick = 100 * time.Millisecond
 
 // WatchCancellations ends the contexts of handlers whose jobs were cancelled, until ctx ends. Nothing depends on it: a
 // missed request is found when the attempt is settled, or when its lease lapses.
@@ -252,9 +249,9 @@ func (k *Keeper) longRunning(now time.Time) []*Lease {
 	var running []*Lease
 	long := false
 	for l := range k.held {
-		if age := l.age(now, cancelAfter); age >= cancelTick {
+		if age := l.age(now, 4*cancelTick); age >= cancelTick {
 			running = append(running, l)
-			long = long || age >= cancelAfter
+			long = long || age >= 4*cancelTick
 		}
 	}
 	if !long {

@@ -19,7 +19,6 @@ type batch struct {
 }
 
 func newBatch(n int) *batch {
-	n = min(n, recordBatch)
 	return &batch{attempts: make([]*Reports, 0, n), revisions: make([]int64, 0, n)}
 }
 

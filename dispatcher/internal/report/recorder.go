@@ -22,9 +22,7 @@ import (
 
 const (
 	recordInterval = 250 * time.Millisecond // between stores of reports that no handler waits for
-	recordBatch    = 500                    // attempts in a statement
 	recordPatience = 3 * time.Second        // of a handler that waits for a job whose row is locked
-	maxEnded       = 4 * recordBatch        // attempts that are over and wait here; then their workers wait
 )
 
 // Conns is how many connections a recorder uses: one writes, one reads.
@@ -44,6 +42,7 @@ type Config struct {
 	Health  *health.Health
 	Log     *slog.Logger
 	Timeout time.Duration // of a statement that reads
+	Most    int           // attempts in a statement; four times as many that are over wait here, then their workers wait
 	Bytes   int           // of reports in a statement; one attempt's may be more
 	// Bound returns the context of a statement that stores.
 	Bound    func() (context.Context, context.CancelFunc)
@@ -78,10 +77,10 @@ func NewRecorder(c Config) *Recorder {
 		Config:  c,
 		wake:    slot.New(),
 		reading: make(chan struct{}, 1),
-		ended:   make(chan struct{}, maxEnded),
+		ended:   make(chan struct{}, 4*c.Most),
 		dirty:   map[*Reports]struct{}{},
 		urgent:  map[*Reports]struct{}{},
-		most:    recordBatch,
+		most:    c.Most,
 	}
 }
 
@@ -153,7 +152,7 @@ func (r *Recorder) Run() {
 func (r *Recorder) store(due []*Reports) {
 	for len(due) > 0 {
 		now := time.Now()
-		batch := newBatch(len(due))
+		batch := newBatch(min(len(due), r.most))
 		n := 0
 		for n < len(due) && len(batch.attempts) < r.most && batch.size < r.Bytes {
 			batch.add(due[n], now)
@@ -200,7 +199,7 @@ func (r *Recorder) storeBatch(batch *batch) answer {
 	case err == nil:
 		r.Health.OK()
 		r.retry.Reset()
-		r.most = min(2*r.most, recordBatch)
+		r.most = min(2*r.most, r.Most)
 		r.apply(batch, rows)
 	case passes(err):
 		if pgsession.State(err) == "" && !pgsession.IsUnreachable(err) { // it may have been too large for its deadline
@@ -282,9 +281,9 @@ func (r *Recorder) apply(batch *batch, rows []sqlgen.RecordReportsRow) {
 // handOn sends an attempt that is over to the settler if it has nothing left to store, or if that cannot be stored:
 // then it loses these reports, not its outcome.
 func (r *Recorder) handOn(a *Reports) {
-	left, over := a.state()
+	left, at := a.state()
 	switch {
-	case !over, left && !r.givesUp(a):
+	case at != over, left && !r.givesUp(a):
 		return
 	case left:
 		r.Log.LogAttrs(context.Background(), slog.LevelWarn, "last reports not stored",

@@ -38,9 +38,17 @@ type Reports struct {
 
 	mu     sync.Mutex
 	record *record // nil if there is nothing yet
-	ended  bool    // no more reports are accepted
-	gone   bool    // it is over, and has left the recorder
+	phase  phase
 }
+
+// phase says how far an attempt has come. It only moves on.
+type phase int
+
+const (
+	running phase = iota
+	over          // no more reports are accepted, and the recorder stores the last ones
+	gone          // no more reports are accepted, and the recorder has handed the attempt on, or never had it
+)
 
 // Begin initializes r, which is zero, with an attempt at the job.
 func (r *Reports) Begin(owner Owner, job *outbox.Claimed, recorder *Recorder) {
@@ -206,7 +214,7 @@ func (a *Reports) note(urgent bool, change func(*record)) (revision int64, err e
 		return 0, outbox.ErrLeaseLost
 	}
 	a.mu.Lock()
-	if a.ended {
+	if a.phase != running {
 		a.mu.Unlock()
 		return 0, errAttemptOver
 	}
@@ -257,7 +265,9 @@ func (a *Reports) noteDurably(ctx context.Context, change func(*record)) error {
 func (a *Reports) End() (left bool) {
 	a.mu.Lock()
 	left = a.hasLeft()
-	a.ended, a.gone = true, !left
+	if a.phase = gone; left {
+		a.phase = over
+	}
 	a.mu.Unlock()
 	if left {
 		a.recorder.ended <- struct{}{}
@@ -266,11 +276,11 @@ func (a *Reports) End() (left bool) {
 	return left
 }
 
-// state reports whether there is anything to store, and whether the attempt is over and with the recorder.
-func (a *Reports) state() (left, over bool) {
+// state reports whether there is anything to store, and how far the attempt has come.
+func (a *Reports) state() (left bool, at phase) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.hasLeft(), a.ended && !a.gone
+	return a.hasLeft(), a.phase
 }
 
 // hasLeft reports whether there is anything to store. The caller holds the mutex.
@@ -280,7 +290,7 @@ func (a *Reports) hasLeft() bool { return a.record != nil && a.record.revision >
 func (a *Reports) leave() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.gone = true
+	a.phase = gone
 }
 
 // drop forgets the reports up to a revision, because they are stored (err is nil) or never will be. Handlers that wait
@@ -366,9 +376,6 @@ func (a *Reports) foundLocked(job bool) {
 
 func microseconds(d time.Duration) string { return fmt.Sprintf("%d microseconds", d.Microseconds()) }
 
-// maxSteps is how many steps an attempt may have.
-const maxSteps = 1000
-
 // BeginStep takes the name of a step, and reports whether a step of that name has failed before in this attempt. The
 // error says what is wrong with the name.
 func (a *Reports) BeginStep(name string) (again bool, err error) {
@@ -379,8 +386,8 @@ func (a *Reports) BeginStep(name string) (again bool, err error) {
 	switch {
 	case taken:
 		return again, fmt.Errorf("is %q, which another step of this attempt has", name)
-	case !again && len(names) == maxSteps:
-		return again, fmt.Errorf("is that of step %d, want at most %d of them", maxSteps+1, maxSteps)
+	case !again && len(names) == engine.MaxSteps:
+		return again, fmt.Errorf("is that of step %d, want at most %d of them", engine.MaxSteps+1, engine.MaxSteps)
 	}
 	names[name] = true
 	return again, nil

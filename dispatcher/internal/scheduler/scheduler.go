@@ -81,8 +81,6 @@ const (
 	ExpressPart = 16
 	// shareTime is how long after its last claim a tenant counts as using the queue.
 	shareTime = 10 * time.Second
-	// keyedPause is how long jobs with a key leave the room to the others after a claim that got few of them.
-	keyedPause = 20 * time.Millisecond
 	// surveyInterval is the time between surveys while busy; if jobs may have come, LockedRetry is enough.
 	surveyInterval = 100 * time.Millisecond
 )
@@ -361,7 +359,7 @@ func anyDue(cs []*Cursor) bool {
 
 // Extent is how far a claim has looked.
 type Extent struct {
-	Front  bool // from the first due job of each flow, not from its cursor
+	Front  bool // from where claims from the front begin (Scheduler.Front), not from each cursor
 	More   bool // there may be due jobs that it did not look at
 	Locked bool // it passed jobs because another transaction had locked them, or their key
 
@@ -379,7 +377,7 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 	cs.cost(how.Front, now, how.Took, how.Looked)
 	if keyed {
 		if s.keyedPausedUntil = (time.Time{}); how.Few {
-			s.keyedPausedUntil = now.Add(keyedPause)
+			s.keyedPausedUntil = now.Add(LockedPause(2))
 		}
 	}
 	if len(jobs) > 0 || how.More || how.Locked || slices.ContainsFunc(shares, expectedJobs) {

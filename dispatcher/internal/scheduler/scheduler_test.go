@@ -203,7 +203,11 @@ func TestReserveAndExpress(t *testing.T) {
 	}
 	// No tenant except root has used the queue for a while: root gets all of it.
 	s = schedulerOf(1, due)
-	s.Tenant(numbered(1)).used = now.Add(-shareTime)
+	shares := []Share{{Tenant: s.Tenant(numbered(1)), Quota: 1}}
+	s.Claimed(false, shares, []Leased{{Flow: Flow{Tenant: numbered(1)}, Offered: true}}, Extent{}, now.Add(-shareTime))
+	if p = s.Plan(now.Add(-1), Places{Room: 64, Capacity: 64}, nil); !p.Shared {
+		t.Error("root is given all though another tenant has used the queue lately")
+	}
 	if p = s.Plan(now, Places{Room: 64, Capacity: 64}, nil); quotas(p.Plain) != 64 || p.Shared {
 		t.Errorf("root alone is given %d of 64", quotas(p.Plain))
 	}
