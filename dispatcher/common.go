@@ -26,7 +26,7 @@ type common struct {
 	poll           func() time.Duration // between polls for jobs of which no notification came
 	handlerContext context.Context      // parent of the handlers' contexts: Run's values without its end
 	waiting        context.Context      // while it lasts, the process waits for the database's answers
-	settling       context.Context      // while it lasts, outcomes that are not stored are tried again; ends before waiting
+	settling       context.Context      // while it lasts, outcomes that are not stored are tried again; ends first
 	log            *slog.Logger
 	logJobs        LogJobs
 	metrics        *metrics
@@ -53,8 +53,8 @@ func (p *common) untilAnswered(ctx context.Context, complaint string, ask func(b
 }
 
 // boundSettling returns the context of one statement that stores outcomes or what follows from them. It ends with
-// p.settling. After that each outcome gets one short try, as long as p.waiting lasts: its handler may have returned only
-// now.
+// p.settling. After that each outcome gets one short try, as long as p.waiting lasts, because its handler may have
+// returned only then.
 func (p *common) boundSettling() (context.Context, context.CancelFunc) {
 	if p.settling.Err() != nil {
 		return p.boundHint()

@@ -115,7 +115,8 @@ func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool)
 func (d *Dispatcher) composeParts(conn outbox.DB, extending lease.Extensions) {
 	p := d.common
 	d.db = sqlgen.New(conn)
-	d.waiters, d.peers = newNotifier(p, d.db, engine.SettledChannel), newNotifier(p, d.db, engine.Channel)
+	d.waiters = newNotifier(p.boundHint, d.db, engine.SettledChannel)
+	d.peers = newNotifier(p.boundHint, d.db, engine.Channel)
 	d.leases = lease.NewKeeper(lease.Config{
 		TTL: p.leaseTTL, DB: d.db, Extending: extending, Timeout: statementTimeout, Most: maxBatch,
 		Notice: noticeWithin, Cancelled: ErrCancelled, Health: p.health, Late: p.metrics.extensionsLate,

@@ -328,8 +328,8 @@ type heartbeatStatements interface {
 }
 
 // heartbeat keeps the dispatcher's row in outbox.workers until ctx ends, and then removes it. The row shows within
-// noticeWithin whether the listener listens. heartbeat logs no failure: failed claims are logged, and only the list that
-// operators see depends on the row.
+// noticeWithin whether the listener listens. No failure is logged: failed claims are, and only the list that operators
+// see depends on the row.
 func heartbeat(ctx context.Context, c *common, db heartbeatStatements, p Presence, listening func() bool) {
 	row := sqlgen.ShowWorkerParams{
 		Worker: p.Worker, Version: p.Version, Kinds: p.Kinds, Queues: slices.Sorted(maps.Keys(p.Queues)),

@@ -120,7 +120,7 @@ const notifyWindow = 5 * time.Millisecond // the least time between two NOTIFYs 
 
 // notifier sends one NOTIFY for many events. A lost one costs the listeners a poll interval.
 type notifier struct {
-	*common
+	bound    func() (context.Context, context.CancelFunc) // returns the context of a NOTIFY
 	db       notifyStatement
 	channels []string
 	due      slot.Slot
@@ -130,8 +130,8 @@ type notifyStatement interface {
 	Notify(ctx context.Context, channels []string) error
 }
 
-func newNotifier(p *common, db notifyStatement, channel string) *notifier {
-	return &notifier{p, db, []string{channel}, slot.New()}
+func newNotifier(bound func() (context.Context, context.CancelFunc), db notifyStatement, channel string) *notifier {
+	return &notifier{bound, db, []string{channel}, slot.New()}
 }
 
 // notify asks for a NOTIFY soon; it never blocks.
@@ -141,7 +141,7 @@ func (n *notifier) notify() { n.due.Set() }
 // event that comes meanwhile causes another NOTIFY.
 func (n *notifier) run() {
 	for range n.due {
-		ctx, cancel := n.boundHint()
+		ctx, cancel := n.bound()
 		_ = n.db.Notify(ctx, n.channels) // a hint: its error does not matter
 		cancel()
 		time.Sleep(notifyWindow)

@@ -35,8 +35,8 @@ func (b *budget) spend(now time.Time, cost time.Duration) {
 }
 
 // fail records a run that did not finish. The next run waits as long as this one took; after two such failures in a row
-// it waits as long as after any run of that cost. If the failure was unrelated to the cost, because the database refused
-// a row or was unreachable, fail forgets the cost instead.
+// it waits as long as after any run of that cost. If the failure says nothing about the cost, because the database
+// refused a row or was unreachable, fail forgets the cost instead.
 func (b *budget) fail(now time.Time, took time.Duration, unrelated bool) {
 	if unrelated {
 		*b = budget{}
