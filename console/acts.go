@@ -193,7 +193,7 @@ func (v *visit) confirmed(c confirmation) error {
 // preview runs the first step of an act.
 func (a act) preview(v *visit) (confirmation, error) {
 	c, err := a.ask(v)
-	c.action, c.label, c.crumb = a.path, a.label, cmp.Or(c.crumb, "Back")
+	c.action, c.label, c.crumb = a.path, cmp.Or(c.label, a.label), cmp.Or(c.crumb, "Back")
 	if slices.Contains(strings.Fields(a.form), "once") && !c.unset {
 		c.hidden = append(c.hidden, field{"once", outbox.NewID().String()})
 	}
@@ -223,6 +223,22 @@ func (v *visit) actOn(path string, pairs ...string) (label string, to templ.Safe
 		}
 	}
 	panic("no act " + path)
+}
+
+// makeDue is what retrying is called for a job that waits for its time.
+const makeDue = "Make due now"
+
+// waits reports whether a job waits for its time.
+func waits(s outbox.Status) bool { return s == outbox.Pending || s == outbox.Retrying }
+
+// jobAct returns the link to the first step of an act on a job in this status; why is the reason for which this viewer
+// has none, or "".
+func (v *visit) jobAct(path string, s outbox.Status, id string) (label string, to templ.SafeURL, why string) {
+	label, to, why = v.actOn(path, "id", id)
+	if path == "job-retry" && waits(s) {
+		label = makeDue + "…"
+	}
+	return label, to, why
 }
 
 // whyNot returns why this viewer may not do what the gate protects, or "".
@@ -367,7 +383,8 @@ func retryJob(j operator.Job, c *confirmation) error {
 	case j.Status == outbox.Failed || j.Status == outbox.Dead:
 		c.will = []string{fmt.Sprintf("The dead letter becomes pending again, with all its %d attempts.",
 			j.MaxAttempts)}
-	case j.Status == outbox.Retrying || j.Status == outbox.Pending:
+	case waits(j.Status):
+		c.title, c.label = "Make job "+shortID(j.ID)+" due now", makeDue
 		c.will = []string{"It is due now and does not wait any longer. Its attempts stay as they are."}
 	default:
 		return &operator.StatusError{Status: j.Status}

@@ -67,7 +67,7 @@ func (v *visit) auditFilter() (f operator.AuditFilter, err error) {
 	}
 	for name, to := range map[string]*time.Time{"since": &f.Since, "until": &f.Until} {
 		if text := v.param(name); text != "" {
-			at, err := parseInstant(text, v.now)
+			at, err := parsePast(text, v.now.In(v.zone))
 			if err != nil {
 				return f, refusal{http.StatusBadRequest, "The address cannot be read", upperFirst(err.Error()) + "."}
 			}
@@ -102,4 +102,21 @@ func firstOf(s string, n int) string {
 		return string(r[:n]) + "…"
 	}
 	return s
+}
+
+// targetPage returns the page of what an act was done to, if it is no job; "" if it has none, or if this viewer may not
+// see it.
+func (v *visit) targetPage(e operator.AuditEntry) templ.SafeURL {
+	noun, verb, _ := strings.Cut(e.Act, ".")
+	tenant := exportedID(e.Tenant)
+	pages := map[string][]string{
+		"queue": {"queue", e.Queue}, "sink": {"name", e.Target}, "operation": {"id", e.Target},
+		"schedule": {"tenant", tenant, "name", e.Target}, "key": {"tenant", tenant, "queue", e.Queue, "key", e.Target},
+	}
+	pairs := pages[noun]
+	if pairs == nil || pairs[len(pairs)-1] == "" || verb == "delete" || verb == "remove" ||
+		!table[noun]["GET"].gate.admits(v.who) {
+		return ""
+	}
+	return link(noun, pairs...)
 }

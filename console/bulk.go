@@ -16,10 +16,10 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// bulkActs returns the acts on all open jobs of a search, if its statuses allow any. A search by an error is one of
-// dead letters, which have their own acts; payloads are searched for a page, but not for all jobs.
+// bulkActs returns the acts on all open jobs of a search, if its conditions allow any: an operation knows some of them
+// only.
 func bulkActs(v *visit, f search) (paths []string) {
-	if !f.parent.IsZero() || f.fingerprint != "" || f.payload != "" || !v.can(access.AdminRead) {
+	if f.hasOther(strings.Fields(onJobs)) || !v.can(access.AdminRead) {
 		return nil
 	}
 	may := func(statuses ...outbox.Status) bool {
@@ -48,8 +48,8 @@ func bulkActs(v *visit, f search) (paths []string) {
 // pairs returns the conditions as parameters, alternating names and values.
 func (f search) pairs() (pairs []string) {
 	for _, name := range names {
-		if name != "error" && name != "payload" && name != "parent" {
-			pairs = append(pairs, name, f.get(name))
+		if value := f.get(name); value != "" {
+			pairs = append(pairs, name, value)
 		}
 	}
 	return pairs
@@ -88,12 +88,10 @@ func askJobs(act operator.OperationAct) func(*visit) (confirmation, error) {
 		}
 		c.back, c.rate, c.danger = f.link(), act == operator.RetryJobs ||
 			act == operator.EditJobs, act == operator.CancelJobs
-		f.since.text, f.until.text = absolute(f.since), absolute(f.until)
+		f.since.text, f.until.text = f.since.absolute(), f.until.absolute()
 		pairs := f.pairs()
 		for i := 0; i < len(pairs); i += 2 {
-			if pairs[i+1] != "" {
-				c.hidden = append(c.hidden, field{pairs[i], pairs[i+1]})
-			}
+			c.hidden = append(c.hidden, field{pairs[i], pairs[i+1]})
 		}
 		var edit operator.JobEdit
 		if act == operator.EditJobs {
@@ -180,15 +178,8 @@ func (v *visit) jobEdit(of operator.OpenFilter) (e operator.JobEdit, err error) 
 		e.Priority = new(int(n))
 	}
 	if text := strings.TrimSpace(v.param("set_run_at")); text != "" {
-		at, err := parseInstant(text, v.now)
-		if err != nil {
-			return e, fmt.Errorf(
-				"%s is no time: write in how long, like 30m, 2h or 7d, or an instant like 2027-01-31T09:00:00Z",
-				quoted(text))
-		}
-		e.RunAt = at.at
-		if at.at != v.now && !strings.Contains(text, "T") { // parseInstant reads it as a time ago
-			e.RunAt = v.now.Add(v.now.Sub(at.at)).Truncate(time.Second)
+		if e.RunAt, err = parseFuture(text, v.now.In(v.zone)); err != nil {
+			return e, err
 		}
 	}
 	if e == (operator.JobEdit{}) {
@@ -277,14 +268,6 @@ func eitherOf(statuses []outbox.Status) string {
 		return strings.Join(words, "")
 	}
 	return strings.Join(words[:last], ", ") + " or " + words[last]
-}
-
-// absolute returns an instant in a form that does not depend on when it is read.
-func absolute(t instantText) string {
-	if t.at.IsZero() {
-		return ""
-	}
-	return t.at.UTC().Format(time.RFC3339Nano)
 }
 
 // willOfJobs describes what an act does to the counted jobs.

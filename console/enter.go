@@ -126,6 +126,7 @@ func (s *site) enter(v *visit) (err error) {
 	v.operator = s.operator.As(operator.Actor{Name: v.who.Name, RequestID: v.id})
 	if v.route.acts() {
 		defer s.watch.LetterGroups.Outdate()
+		defer s.watch.Problems.Outdate()
 	}
 	return v.route.page(s, v)
 }

@@ -2,8 +2,11 @@ package console
 
 import (
 	"cmp"
+	"errors"
+	"maps"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,7 +16,7 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-const jobsParams = "q kind queue status key tenant error payload since until parent before limit"
+var jobsParams = "q " + strings.Join(names, " ") + " before limit"
 
 // listed is a page of jobs.
 type listed struct {
@@ -27,6 +30,7 @@ type listed struct {
 	picked []string // the acts on selected jobs; nil if jobs cannot be selected
 	views  []savedView
 	acted  acted
+	kinds  []string // that the viewer knows, where a word that was found nowhere may be an idempotency key
 }
 
 // groups are the statuses as the filter groups them: open, waiting for a person, closed.
@@ -49,8 +53,11 @@ func statusWords() (words []string) {
 func (s *site) jobs(v *visit) (err error) {
 	l := listed{limit: operator.DefaultLimit}
 	if v.params.Has("q") {
-		typed := v.param("q")
-		if l.search, err = parseSearch(typed, v.now); err == nil {
+		typed, err := v.wholeParent(v.param("q"))
+		if err != nil {
+			return err
+		}
+		if l.search, err = parseSearch(typed, v.now.In(v.zone)); err == nil {
 			return v.redirect(l.search.link())
 		}
 		l.typed, l.fault, v.status = typed, upperFirst(err.Error())+".", http.StatusBadRequest
@@ -85,7 +92,20 @@ func (s *site) jobs(v *visit) (err error) {
 	for _, j := range l.page.Jobs {
 		l.tenant = l.tenant || v.who.AllTenants && j.Tenant != outbox.RootTenant
 	}
+	if l.maybeKey() {
+		known, err := s.knownKinds(v)
+		if err != nil {
+			return err
+		}
+		l.kinds = slices.Sorted(maps.Keys(known))
+	}
 	return v.render(jobsPage(v, l))
+}
+
+// maybeKey reports whether the search is a word that no job has for its kind: it may be an idempotency key.
+func (l listed) maybeKey() bool {
+	return len(l.page.Jobs) == 0 && l.page.Next.IsZero() && l.search.kind != "" &&
+		!l.search.hasOther([]string{"kind", "tenant"})
 }
 
 // older returns the URL of the next page.
@@ -97,19 +117,89 @@ func (l listed) older() (more []string) {
 	return more
 }
 
-// find redirects to a job by its id, or to the jobs that the words match.
+// find redirects to a job by its id or its idempotency key, or to the jobs that the words match.
 func (s *site) find(v *visit) error {
+	if key := v.param("idempotency"); key != "" {
+		return v.findByIdempotencyKey(key)
+	}
 	text := strings.TrimSpace(v.param("q"))
 	if id, err := outbox.ParseID(text); err == nil {
 		return v.redirect(link("job", "id", id.String()))
 	}
 	if idPart.MatchString(text) {
-		return refusal{
-			http.StatusBadRequest, "That is a shortened id",
-			"A job’s id has 36 characters, like 01976f0e-7a5c-7d3e-8f4b-0123456789ab. In a list, an id is a link to its job.",
+		id, err := v.wholeID(text)
+		if err != nil {
+			return err
 		}
+		if !id.IsZero() {
+			return v.redirect(link("job", "id", id.String()))
+		}
+		return v.redirect(link("jobs", "q", "id:"+text))
 	}
 	return v.redirect(link("jobs", "q", text))
+}
+
+// wholeID returns the id that lists show as this, of a job that the viewer may see; zero if there is none, or several
+// that may be meant.
+func (v *visit) wholeID(shortened string) (id outbox.ID, err error) {
+	_, end, _ := strings.Cut(strings.ToLower(shortened), "…")
+	var f search
+	if f.idPrefix, err = readIDPrefix(shortened); err != nil {
+		return id, unreadable("q", "is no id")
+	}
+	filter, err := v.filter(f)
+	if err != nil {
+		return id, err
+	}
+	filter.Limit = operator.MaxLimit
+	page, err := v.operator.Page(v.ctx(), filter)
+	for _, j := range page.Jobs {
+		if strings.HasSuffix(j.ID.String(), end) {
+			if !id.IsZero() {
+				return outbox.ID{}, nil
+			}
+			id = j.ID
+		}
+	}
+	if err != nil || !page.Next.IsZero() { // others may be beyond the page
+		return outbox.ID{}, err
+	}
+	return id, nil
+}
+
+var typedParent = regexp.MustCompile(`(^|\s)parent:([0-9a-fA-F]{8}…[0-9a-fA-F]{4})(\s|$)`)
+
+// wholeParent returns what was typed, with the whole id of a parent that was written as lists show it.
+func (v *visit) wholeParent(typed string) (string, error) {
+	at := typedParent.FindStringSubmatchIndex(typed)
+	if at == nil {
+		return typed, nil
+	}
+	id, err := v.wholeID(typed[at[4]:at[5]])
+	if err != nil || id.IsZero() {
+		return typed, err
+	}
+	return typed[:at[4]] + id.String() + typed[at[5]:], nil
+}
+
+func (v *visit) findByIdempotencyKey(key string) (err error) {
+	tenant := v.tenant()
+	if text := v.param("tenant"); text != "" {
+		if tenant, err = v.tenantParam(text); err != nil {
+			return err
+		}
+	}
+	id, err := v.operator.FindByIdempotencyKey(v.ctx(), tenant, v.param("kind"), key)
+	if errors.Is(err, operator.ErrNotFound) {
+		return refusal{
+			http.StatusNotFound, "No job has this idempotency key",
+			"No job of the kind " + quoted(v.param("kind")) + " was stored with " + quoted(key) + ", or it is no longer kept.",
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return v.redirect(link("job", "id", id.String()))
 }
 
 // idPart matches an id as lists show it, see shortID, and the beginning of one.

@@ -67,7 +67,7 @@ func after(k operator.Key) []string {
 	return pairs
 }
 
-// shownKey is a key with the jobs that bear it.
+// shownKey is a key with its jobs.
 type shownKey struct {
 	operator.Key
 	jobs    []operator.Job
@@ -83,6 +83,8 @@ func (s *site) key(v *visit) error {
 	}
 	var k shownKey
 	if k.Key, err = v.operator.Key(v.ctx(), name); err != nil {
+		k.KeyName = name
+		v.again = place{"Jobs that had it", string(k.search().link())}
 		return err
 	}
 	tenant := name.Tenant

@@ -110,9 +110,7 @@ func (s *site) letters(v *visit) (err error) {
 		return err
 	}
 	l.list.page, l.acted = "letters", v.justActed()
-	if v.param("code") == "" { // a search cannot express it: an act would not match the list
-		l.picked = v.selectedActs(groups[1])
-	}
+	l.picked = v.selectedActs(groups[1])
 	for _, j := range l.jobs {
 		l.tenants = l.tenants || v.who.AllTenants && j.Tenant != outbox.RootTenant
 	}
@@ -150,7 +148,7 @@ func (v *visit) letterFilter() (f operator.DeadLetterFilter, err error) {
 	}
 	for name, to := range map[string]*time.Time{"since": &f.FailedSince, "until": &f.FailedUntil} {
 		if text := v.param(name); text != "" {
-			at, err := parseInstant(text, v.now.Truncate(time.Minute))
+			at, err := parsePast(text, v.now.Truncate(time.Minute).In(v.zone))
 			if err != nil {
 				return f, refusal{http.StatusBadRequest, "The address cannot be read", upperFirst(err.Error()) + "."}
 			}

@@ -253,10 +253,10 @@ func TestAKeySaysHowFarItsJobsWereSearched(t *testing.T) {
 	r.get(page).is(200).hasNot("Searched back")
 	r.exec(`DELETE FROM outbox.jobs`)
 	r.exec(`INSERT INTO outbox.keys (tenant_id, queue, key, parked_at) VALUES ($1, 'mail', 'acme', now())`, tenantA)
-	r.get(page).is(200).has("No open job bears it").hasSource(t, all)
+	r.get(page).is(200).has("No open job has it").hasSource(t, all)
 	r.enqueue("k", `{}`, outbox.Options{Queue: "mail", Key: outbox.KeyRules{Name: "acme"}, Tenant: tenantA})
 	r.exec(`INSERT INTO outbox.jobs (id, tenant_id, kind, queue, payload) SELECT outbox.uuid_v7(), $1, 'k', 'other', '{}' FROM generate_series(1, 300000)`, tenantA)
-	r.get(page).is(200).has("Searched back to", "Search on").hasNot("No open job bears it").hasSource(t, `href="jobs?before=`, `&amp;key=acme&amp;queue=mail&amp;tenant=`+tenantA.String())
+	r.get(page).is(200).has("Searched back to", "Search on").hasNot("No open job has it").hasSource(t, `href="jobs?before=`, `&amp;key=acme&amp;queue=mail&amp;tenant=`+tenantA.String())
 }
 
 func TestSchedulesShowTheirTicks(t *testing.T) {
@@ -327,14 +327,24 @@ func TestAGroupWithoutAFingerprintLeadsToItsLetters(t *testing.T) {
 	r.get(html.UnescapeString(to[0][1])).is(200).has("1 job shown", id.String()[:8])
 }
 
-// A list shows an id in part, and somebody types that into Find.
-func TestAShortenedIDIsSaidToBeOne(t *testing.T) {
+// A list shows an id in part, and somebody types that into Find: it leads to the job, or to those that may be meant.
+func TestAShortenedIDIsFound(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	id := r.deadLetter(tenantA, "k", "c", "m").String()
 	for _, part := range []string{id[:8] + "…" + id[32:], id[:8], id[:13], id[:35], strings.ToUpper(id[:20])} {
-		r.get("find?q=" + url.QueryEscape(part)).is(400).has("36 characters")
+		r.leads("find?q="+url.QueryEscape(part), "job?id="+id)
+		r.as("a").leads("find?q="+url.QueryEscape(part), "job?id="+id)
+		r.as("b").leads("find?q="+url.QueryEscape(part), "jobs?q="+url.QueryEscape("id:"+part))
 	}
+	other := id[:8] + id[8:30] + "000000" // made in the same minute
+	r.exec(`INSERT INTO outbox.jobs (id, tenant_id, kind, payload) VALUES ($1, $2, 'other', '{}')`, other, tenantA)
+	r.leads("find?q="+url.QueryEscape(id[:8]+"…"+id[32:]), "job?id="+id)
+	r.leads("find?q="+id[:8], "jobs?q="+url.QueryEscape("id:"+id[:8]))
+	r.leads("jobs?q="+url.QueryEscape("id:"+id[:8]), "jobs?id_prefix="+id[:8])
+	r.get("jobs?id_prefix="+id[:8]).is(200).has("2 jobs shown", "other")
+	r.leads("jobs?q="+url.QueryEscape("kind:x parent:"+id[:8]+"…"+id[32:]), "jobs?kind=x&parent="+id)
+	r.get("jobs?q=" + url.QueryEscape("parent:0bbbbbbb…0000")).is(400).has("shortened id")
 	for _, other := range []string{id, "mail", "kind:deadbeef", "0a1b.send"} {
 		r.get("find?q=" + url.QueryEscape(other)).is(303)
 	}
@@ -364,5 +374,13 @@ func TestALookKeepsThePlaceOfItsPage(t *testing.T) {
 	r.send(req)
 	if took := time.Since(begun); took < time.Second {
 		t.Errorf("the page gave up its place after %s, while the look went on", took)
+	}
+}
+
+// leads fails unless the page redirects to that one.
+func (r *rig) leads(page, to string) {
+	r.t.Helper()
+	if got := r.get(page).is(303).Header().Get("Location"); got != to {
+		r.t.Errorf("%s as %s leads to %s, want %s", page, r.token, got, to)
 	}
 }

@@ -116,7 +116,7 @@ type matched struct {
 	Queue    string   `json:"queue,omitempty"`
 	Tenant   string   `json:"tenant,omitempty"`
 	Statuses []string `json:"statuses,omitempty"`
-	// Unsure is set where a change does not contain enough: for conditions on a key, an error, a payload or a time.
+	// Unsure is set where a change does not contain enough: for conditions other than tailConditions.
 	Unsure bool `json:"unsure,omitempty"`
 }
 
@@ -133,7 +133,7 @@ func (f search) matched() string {
 	for _, s := range f.statuses {
 		m.Statuses = append(m.Statuses, string(s))
 	}
-	m.Unsure = f.key != "" || f.fingerprint != "" || f.payload != "" || !f.parent.IsZero() || !f.since.at.IsZero() || !f.until.at.IsZero()
+	m.Unsure = f.hasOther(tailConditions)
 	text, _ := json.Marshal(m) // strings: cannot fail
 	return string(text)
 }
@@ -155,8 +155,12 @@ func (s *site) rows(v *visit) error {
 	if err != nil {
 		return err
 	}
+	of, err := parseQuery(v.param("of"), v.now.In(v.zone))
+	if err != nil {
+		return unreadable("of", "is no search of jobs")
+	}
 	found = slices.DeleteFunc(found, func(j operator.Job) bool { return j.ID.IsZero() })
-	return v.render(jobRows(v, found, v.param("tenants") != "", v.param("pick") != ""))
+	return v.render(jobRows(v, found, of, v.param("tenants") != "", v.param("pick") != ""))
 }
 
 // streams counts the open streams, in total and per caller.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/doctor"
 	"github.com/posthaste-dev/posthaste/operator"
+	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/watch"
 )
 
@@ -178,4 +179,14 @@ func perSecond(k operator.Recent, asOf time.Time) string {
 		return "–"
 	}
 	return strconv.FormatFloat(float64(k.Jobs)/span, 'f', 1, 64)
+}
+
+// inStatus returns the search for the jobs of a queue in one of the statuses; "" means all queues.
+func inStatus(queue string, statuses ...outbox.Status) search {
+	return search{queue: queue, statuses: statuses}
+}
+
+// endedSince returns the search for the jobs that a row of the latest ones counts.
+func endedSince(k operator.Recent) search {
+	return search{kind: k.Kind, finishedSince: instantText{k.Since.UTC().Format(time.RFC3339Nano), k.Since}}
 }

@@ -58,7 +58,7 @@ func refusalOf(err error) refusal {
 				"or it belongs to another tenant.",
 		}
 	case errors.Is(err, operator.ErrKeyNotFound):
-		return refusal{http.StatusNotFound, "There is no such key", "No open job bears it."}
+		return refusal{http.StatusNotFound, "There is no such key", "No open job has it."}
 	case errors.Is(err, operator.ErrScheduleNotFound):
 		return refusal{
 			http.StatusNotFound, "There is no such schedule",

@@ -44,7 +44,7 @@ func TestWhatIsNotThereSaysSo(t *testing.T) {
 		"job?id=" + noID:              {"There is no such job", "its transaction has not committed", "belongs to another tenant"},
 		"payload?id=" + noID:          {"There is no such job"},
 		"job-retry?id=" + noID:        {"There is no such job"},
-		"key?queue=q&key=k":           {"There is no such key", "No open job bears it"},
+		"key?queue=q&key=k":           {"There is no such key", "No open job has it"},
 		"schedule?name=nightly":       {"There is no such schedule", "It was deleted"},
 		"schedule-pause?name=nightly": {"There is no such schedule"},
 		"sink?name=nats":              {"There is no such sink", "No relay has ever published"},

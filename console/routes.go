@@ -76,7 +76,7 @@ var routes = []route{
 	{"GET", "job", needs(access.JobsRead), "id reveal whole", "", (*site).job},
 	{"GET", "payload", needs(access.JobsRead, access.PayloadRead), "id", "", (*site).payload},
 	{"GET", "result", needs(access.JobsRead), "id", "", (*site).result},
-	{"GET", "find", needs(access.JobsRead), "q", "", (*site).find},
+	{"GET", "find", needs(access.JobsRead), "q idempotency kind tenant", "", (*site).find},
 	{"GET", "jobs-export", needs(access.JobsRead), jobsParams + exportParams, "", (*site).exportJobs},
 	{"GET", "letters-export", inside, lettersParams + exportParams, "", (*site).exportLetters},
 	{"GET", "audit-verify", inside.ofAllTenants(), "head", "", (*site).verifyAudit},
@@ -113,7 +113,7 @@ var routes = []route{
 	{"GET", "provider", anyone, "back", "", (*site).toProvider},
 	{"GET", "callback", anyone, anyParams, "", (*site).fromProvider},
 	{"POST", "logout", anyone, "", "", (*site).signOut},
-	{"GET", "rows", needs(access.JobsRead), "id tenants pick", "", (*site).rows},
+	{"GET", "rows", needs(access.JobsRead), "id of tenants pick", "", (*site).rows},
 	{"GET", "events", needs(access.JobsRead, access.AdminStream), "after", "", (*site).events},
 	{"GET", "robots.txt", anyone, "", "", (*site).robots},
 }

@@ -3,7 +3,9 @@ package console
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,55 +22,130 @@ import (
 
 // search is a filter of jobs, in the form of a URL and as people type it.
 type search struct {
-	kind, queue, key, fingerprint, payload string
-	tenant                                 outbox.ID
-	parent                                 outbox.ID // whose follow-ups are listed
-	statuses                               []outbox.Status
-	since, until                           instantText
-	page                                   string // the page that it filters; "" means jobs
+	kind, queue, key, fingerprint, code, worker, idPrefix, payload string
+
+	tenant     outbox.ID
+	parent     outbox.ID // whose follow-ups are listed
+	minAttempt int
+	statuses   []outbox.Status
+
+	since, until, finishedSince, finishedUntil instantText
+
+	page string // the page that it filters; "" means jobs
 }
 
-// instantText is a time as it was written: a time ago, or an instant with its offset.
-type instantText struct {
-	text string
-	at   time.Time
+// condition is a condition of a search.
+type condition struct {
+	name, hint string            // the hint says what is written behind the name
+	flag       string            // of the command line
+	needs      access.Capability // of those who may search by it, in addition to jobs.read
 }
 
-// names are the conditions of the search, in the order in which they are written.
-var names = []string{"kind", "queue", "status", "key", "tenant", "error", "payload", "since", "until", "parent"}
+// searchConditions are all conditions, in the order in which they are written.
+var searchConditions = []condition{
+	{"kind", "a kind of job, like receipt.send", "--kind", ""},
+	{"queue", "a queue", "--queue", ""},
+	{"status", "one or more, like pending,running", "--status", ""},
+	{"key", "a key of jobs that limit or wait for each other", "--key", ""},
+	{"tenant", "root, or the id of a tenant", "--tenant", ""},
+	{"error", "the code of the last error, like http_503, or the fingerprint of dead letters that failed alike", "--fingerprint", ""},
+	{"code", "the code of the last error", "--error-code", ""},
+	{"worker", "the worker that runs the job, or has ended it", "--worker", access.AdminRead},
+	{"attempt", "3 finds jobs that have reached their third attempt", "--min-attempt", access.AdminRead},
+	{"id_prefix", "the beginning of an id, like 01976f0e; id: is enough", "--id-prefix", ""},
+	{"payload", "text in the payload or in the headers", "--contains", access.PayloadRead},
+	{"since", "created at or after a time: 2h (ago), 14:02 or 2026-11-25 14:02", "--created-since", ""},
+	{"until", "created before a time, in the same forms", "--created-until", ""},
+	{"finished_since", "ended at or after a time", "--finished-since", ""},
+	{"finished_until", "ended before a time", "--finished-until", ""},
+	{"parent", "the id of a job, for its follow-ups", "--parent", ""},
+}
 
-// set sets a condition by its name. The error is a sentence for the person who wrote it.
+// names are the names of the conditions.
+var names = func() (all []string) {
+	for _, c := range searchConditions {
+		all = append(all, c.name)
+	}
+	return all
+}()
+
+// aliases are other names of conditions, for people who type them. The parameter “id” has other uses in a URL.
+var aliases = map[string]string{"id": "id_prefix"}
+
+// The conditions of each of these types.
+func (f *search) texts() map[string]*string {
+	return map[string]*string{
+		"kind": &f.kind, "queue": &f.queue, "key": &f.key, "error": &f.fingerprint, "code": &f.code, "worker": &f.worker,
+		"id_prefix": &f.idPrefix, "payload": &f.payload,
+	}
+}
+
+func (f *search) ids() map[string]*outbox.ID {
+	return map[string]*outbox.ID{"tenant": &f.tenant, "parent": &f.parent}
+}
+
+func (f *search) times() map[string]*instantText {
+	return map[string]*instantText{
+		"since": &f.since, "until": &f.until, "finished_since": &f.finishedSince, "finished_until": &f.finishedUntil,
+	}
+}
+
+// set sets a condition by its name. A time counts from now, and is in its zone. The error is a sentence for the person
+// who wrote it.
 func (f *search) set(name, value string, now time.Time) (err error) {
+	if text := f.texts()[name]; text != nil {
+		*text = value
+		if name == "id_prefix" {
+			*text, err = readIDPrefix(value)
+		}
+		return err
+	}
+	if id := f.ids()[name]; id != nil {
+		*id, err = readID(name, value)
+		return err
+	}
+	if at := f.times()[name]; at != nil {
+		*at, err = parsePast(value, now)
+		return err
+	}
 	switch name {
-	case "kind":
-		f.kind = value
-	case "queue":
-		f.queue = value
-	case "key":
-		f.key = value
-	case "error":
-		f.fingerprint = value
-	case "payload":
-		f.payload = value
 	case "status":
 		return f.setStatuses(value)
-	case "tenant":
-		if f.tenant, err = outbox.ParseID(value); err != nil {
-			return fmt.Errorf("%s is no tenant’s id: it has 36 characters like 01976f0e-7a5c-7d3e-8f4b-0123456789ab",
-				quoted(value))
+	case "attempt":
+		if f.minAttempt, err = strconv.Atoi(value); err != nil || f.minAttempt < 1 || f.minAttempt > math.MaxInt32 {
+			return fmt.Errorf("%s is no number of an attempt: write 3 for jobs that have reached their third", quoted(value))
 		}
-	case "parent":
-		if f.parent, err = outbox.ParseID(value); err != nil {
-			return fmt.Errorf("%s is no job’s id", quoted(value))
-		}
-	case "since":
-		f.since, err = parseInstant(value, now)
-	case "until":
-		f.until, err = parseInstant(value, now)
-	default:
-		return fmt.Errorf("%s is no condition: there are %s", quoted(name), strings.Join(names, ", "))
+		return nil
 	}
-	return err
+	return fmt.Errorf("%s is no condition: there are %s", quoted(name), strings.Join(names, ", "))
+}
+
+// isFingerprint matches the fingerprint of an error: other words are codes.
+var isFingerprint = regexp.MustCompile(`^[0-9a-f]{16}$`)
+
+// readIDPrefix reads the beginning of an id, with or without the end that lists show: 01976f0e…cdef.
+func readIDPrefix(text string) (string, error) {
+	prefix, _, _ := strings.Cut(strings.ToLower(text), "…")
+	if prefix == "" || len(prefix) > 36 || strings.Trim(prefix, "0123456789abcdef-") != "" {
+		return "", fmt.Errorf("%s is no beginning of an id: write hex digits and hyphens, like 01976f0e-7a5c", quoted(text))
+	}
+	return prefix, nil
+}
+
+// readID reads the id of a tenant or a job.
+func readID(name, text string) (id outbox.ID, err error) {
+	switch {
+	case name == "tenant" && text == tenantName(outbox.RootTenant):
+		return outbox.RootTenant, nil
+	case idPart.MatchString(text):
+		return id, fmt.Errorf("%s is a shortened id, which several can share: the whole one has 36 characters",
+			quoted(text))
+	}
+	if id, err = outbox.ParseID(text); err != nil || id.IsZero() && name == "parent" { // zero would mean any
+		return id, fmt.Errorf("%s is no %s’s id: it has 36 characters like 01976f0e-7a5c-7d3e-8f4b-0123456789ab",
+			quoted(text), map[string]string{"tenant": "tenant", "parent": "job"}[name])
+	}
+	return id, nil
 }
 
 func (f *search) setStatuses(list string) error {
@@ -85,69 +162,33 @@ func (f *search) setStatuses(list string) error {
 	return nil
 }
 
-// parseInstant parses 90s, 2h, 7d (ago) or 2027-01-31T09:00:00+01:00.
-func parseInstant(text string, now time.Time) (instantText, error) {
-	if at, err := time.Parse(time.RFC3339, text); err == nil {
-		return instantText{text, at}, nil
-	}
-	number, unit := text, time.Duration(0)
-	if n := len(text); n > 1 {
-		number = text[:n-1]
-		unit = map[byte]time.Duration{
-			's': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour,
-			'w': 7 * 24 * time.Hour,
-		}[text[n-1]]
-	}
-	n, err := strconv.Atoi(number)
-	if err != nil || unit == 0 || n < 0 || n > 100_000 || time.Duration(n) > 100*365*24*time.Hour/unit {
-		return instantText{},
-			fmt.Errorf("%s is no time: write how long ago, like 30m, 2h or 7d, or an instant like 2027-01-31T09:00:00Z",
-				quoted(text))
-	}
-	return instantText{text, now.Add(-time.Duration(n) * unit)}, nil
-}
-
-// absolute returns the instant in a form that means the same later; "" if it is not set.
-func (i instantText) absolute() string {
-	if i.at.IsZero() {
-		return ""
-	}
-	return i.at.UTC().Format(time.RFC3339Nano)
-}
-
 // get returns a condition in written form; "" if it is not set.
 func (f search) get(name string) string {
-	switch name {
-	case "kind":
-		return f.kind
-	case "queue":
-		return f.queue
-	case "key":
-		return f.key
-	case "error":
-		return f.fingerprint
-	case "payload":
-		return f.payload
-	case "status":
+	if text := f.texts()[name]; text != nil {
+		return *text
+	}
+	if id := f.ids()[name]; id != nil && !id.IsZero() {
+		return id.String()
+	}
+	if at := f.times()[name]; at != nil {
+		return at.text
+	}
+	switch {
+	case name == "status":
 		words := make([]string, len(f.statuses))
 		for i, s := range f.statuses {
 			words[i] = string(s)
 		}
 		return strings.Join(words, ",")
-	case "tenant":
-		if !f.tenant.IsZero() {
-			return f.tenant.String()
-		}
-	case "parent":
-		if !f.parent.IsZero() {
-			return f.parent.String()
-		}
-	case "since":
-		return f.since.text
-	case "until":
-		return f.until.text
+	case name == "attempt" && f.minAttempt > 0:
+		return strconv.Itoa(f.minAttempt)
 	}
 	return ""
+}
+
+// hasOther reports whether the search has a condition other than these.
+func (f search) hasOther(than []string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return f.get(name) != "" && !slices.Contains(than, name) })
 }
 
 // parseSearch parses what was typed: conditions like kind:receipt.send, and words, which are statuses or kinds.
@@ -158,6 +199,7 @@ func parseSearch(text string, now time.Time) (f search, err error) {
 			return f, err
 		}
 		name, value, named := strings.Cut(word, ":")
+		name = cmp.Or(aliases[name], name)
 		if !named || !slices.Contains(names, name) {
 			name, value = "kind", word
 			if isStatus(word) {
@@ -170,11 +212,33 @@ func parseSearch(text string, now time.Time) (f search, err error) {
 		if value == "" {
 			return f, fmt.Errorf("%s has no value", quoted(name+":"))
 		}
+		if name == "error" && !isFingerprint.MatchString(value) {
+			name = "code"
+		}
+		if f.times()[name] != nil {
+			value, rest = longestTime(value, rest, now)
+		}
 		if err := f.set(name, value, now); err != nil {
 			return f, err
 		}
 	}
 	return f, nil
+}
+
+// longestTime adds the following words to a time as far as they belong to it, as in since:2026-11-25 14:02.
+func longestTime(value, rest string, now time.Time) (longest, left string) {
+	longest, left = value, rest
+	for range 3 {
+		word, after, err := nextWord(strings.TrimSpace(rest))
+		if err != nil || word == "" {
+			break
+		}
+		value, rest = value+" "+word, after
+		if _, err := parsePast(value, now); err == nil {
+			longest, left = value, rest
+		}
+	}
+	return longest, left
 }
 
 // readQuoted reads a quoted text at the beginning of another, in which a backslash escapes a quotation mark or a
@@ -200,7 +264,7 @@ func readQuoted(text string) (plain string, length int) {
 // payload:"to":"ada", are part of it.
 func nextWord(text string) (word, rest string, err error) {
 	before := 0 // position before the value
-	if name, _, named := strings.Cut(text, ":"); named && slices.Contains(names, name) {
+	if name, _, named := strings.Cut(text, ":"); named && slices.Contains(names, cmp.Or(aliases[name], name)) {
 		before = len(name) + 1
 	}
 	if _, n := readQuoted(text[before:]); n > 0 {
@@ -258,28 +322,27 @@ func (f search) link(more ...string) templ.SafeURL {
 
 // without returns the search without a condition.
 func (f search) without(name string) search {
+	if text := f.texts()[name]; text != nil {
+		*text = ""
+	}
+	if id := f.ids()[name]; id != nil {
+		*id = outbox.ID{}
+	}
+	if at := f.times()[name]; at != nil {
+		*at = instantText{}
+	}
 	switch name {
-	case "kind":
-		f.kind = ""
-	case "queue":
-		f.queue = ""
-	case "key":
-		f.key = ""
-	case "error":
-		f.fingerprint = ""
-	case "payload":
-		f.payload = ""
 	case "status":
 		f.statuses = nil
-	case "tenant":
-		f.tenant = outbox.ID{}
-	case "parent":
-		f.parent = outbox.ID{}
-	case "since":
-		f.since = instantText{}
-	case "until":
-		f.until = instantText{}
+	case "attempt":
+		f.minAttempt = 0
 	}
+	return f
+}
+
+// and returns the search with another value of a condition that is a text.
+func (f search) and(name, value string) search {
+	*f.texts()[name] = value
 	return f
 }
 
@@ -297,24 +360,17 @@ func (f search) has(s outbox.Status) bool { return slices.Contains(f.statuses, s
 
 // command returns the command line with the same query.
 func (f search) command() string {
-	flags := map[string]string{
-		"kind": "--kind", "queue": "--queue", "status": "--status", "key": "--key", "tenant": "--tenant",
-		"error": "--fingerprint", "parent": "--parent", "payload": "--contains", "since": "--created-since", "until": "--created-until",
-	}
 	line := "posthaste jobs list"
 	if f.page == "live" {
 		line = "posthaste jobs tail"
 	}
-	for _, name := range names {
-		value := f.get(name)
-		switch name { // what is written counts from the time of the page
-		case "since":
-			value = f.since.absolute()
-		case "until":
-			value = f.until.absolute()
+	for _, c := range searchConditions {
+		value := f.get(c.name)
+		if at := f.times()[c.name]; at != nil { // what is written counts from the time of the page
+			value = at.absolute()
 		}
-		if value != "" && flags[name] != "" {
-			line += " " + flags[name] + " " + shellQuoted(value)
+		if value != "" {
+			line += " " + c.flag + " " + shellQuoted(value)
 		}
 	}
 	return line
@@ -339,7 +395,7 @@ func (v *visit) searchOf() (f search, err error) {
 		if value == "" {
 			continue
 		}
-		if err := f.set(name, value, v.now); err != nil {
+		if err := f.set(name, value, v.now.In(v.zone)); err != nil {
 			return f, refusal{http.StatusBadRequest, "The address cannot be read", upperFirst(err.Error()) + "."}
 		}
 	}
@@ -351,10 +407,15 @@ func (v *visit) filter(f search) (operator.Filter, error) {
 	of := operator.Filter{
 		Kind: f.kind, Queue: f.queue, Key: f.key, Fingerprint: f.fingerprint, Tenant: f.tenant, Statuses: f.statuses,
 		Parent: f.parent, Contains: f.payload, CreatedSince: f.since.at, CreatedUntil: f.until.at,
+		Worker: f.worker, ErrorCode: f.code, MinAttempt: f.minAttempt, IDPrefix: f.idPrefix,
+		FinishedSince: f.finishedSince.at, FinishedUntil: f.finishedUntil.at,
 	}
-	if f.payload != "" && !v.can(access.PayloadRead) {
-		return of, refusal{http.StatusForbidden, "You may not search payloads", "That needs the capability " +
-			string(access.PayloadRead) + "."}
+	for _, c := range searchConditions {
+		if f.get(c.name) != "" && c.needs != "" && !v.can(c.needs) {
+			return of, refusal{
+				http.StatusForbidden, "You may not search by " + c.name, "That needs the capability " + string(c.needs) + ".",
+			}
+		}
 	}
 	if own := v.tenant(); !own.IsZero() {
 		if !f.tenant.IsZero() && f.tenant != own {

@@ -22,7 +22,7 @@ import (
 const mostSelected = 100
 
 // onSelected are the parameters that name the selected jobs, and the list from which they were selected.
-const onSelected = "id from " + onJobs + " error payload parent"
+const onSelected = "id from " + onJobs + " error code worker attempt id_prefix payload finished_since finished_until parent"
 
 // actedParams are the parameters by which a list reports what has become of them.
 const actedParams = " acted of refused ended request"
@@ -113,7 +113,7 @@ func askSelected(verb string, words func(operator.Job, *confirmation) error) fun
 		if err != nil {
 			return c, err
 		}
-		pairs := append(f.pairs(), "error", f.fingerprint, "payload", f.payload, "parent", f.get("parent"), "from", f.page)
+		pairs := append(f.pairs(), "from", f.page)
 		for i := 0; i < len(pairs); i += 2 {
 			if pairs[i+1] != "" {
 				c.hidden = append(c.hidden, field{pairs[i], pairs[i+1]})

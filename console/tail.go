@@ -23,7 +23,7 @@ func (s *site) tail(v *visit) (err error) {
 	var t tailed
 	if v.params.Has("q") {
 		t.typed = v.param("q")
-		if t.search, err = parseSearch(t.typed, v.now); err == nil {
+		if t.search, err = parseSearch(t.typed, v.now.In(v.zone)); err == nil {
 			err = t.search.followed()
 		}
 		t.search.page = "live"

@@ -65,7 +65,11 @@ func tailPage(v *visit, t tailed) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "\" aria-describedby=\"conditions\"> <button class=\"button\">Search</button></form></div><p id=\"conditions\" class=\"hide\">Conditions are kind, queue, status and tenant.</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "\" aria-describedby=\"conditions\"> <button class=\"button\">Search</button></form></div>")
+			if templ_7745c5c3_Err != nil {
+				return templ_7745c5c3_Err
+			}
+			templ_7745c5c3_Err = searchHelp(v, tailConditions).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -110,7 +114,7 @@ func tailPage(v *visit, t tailed) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = conditions(t.search).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = conditionChips(t.search).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

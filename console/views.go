@@ -63,7 +63,7 @@ func (v *visit) views() (views []savedView, err error) {
 	found, err := v.operator.Views(v.ctx(), v.tenant())
 	for _, view := range found {
 		saved := savedView{View: view}
-		if saved.search, err = parseQuery(view.Query, v.now); err != nil {
+		if saved.search, err = parseQuery(view.Query, v.now.In(v.zone)); err != nil {
 			saved.fault = upperFirst(err.Error()) + "."
 		}
 		views = append(views, saved)
@@ -73,7 +73,7 @@ func (v *visit) views() (views []savedView, err error) {
 
 // searchToSave returns the search that is to get a name.
 func (v *visit) searchToSave() (search, error) {
-	f, err := parseQuery(v.param("search"), v.now)
+	f, err := parseQuery(v.param("search"), v.now.In(v.zone))
 	if err != nil || f.query() == "" {
 		return f, unreadable("search", "is no search of jobs")
 	}

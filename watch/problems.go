@@ -91,7 +91,8 @@ const (
 )
 
 // Problems finds what is wrong. However many viewers there are, a tenant's problems are searched for at most once in 20
-// seconds, or in 30 if the search takes more than half a second, and not at all while there are none.
+// seconds, or in 30 if the search takes more than half a second, and after an act; and not at all while there are no
+// viewers.
 type Problems struct {
 	operator *operator.Operator
 	doctor   *Examinations
@@ -116,6 +117,9 @@ func (p *Problems) Look(ctx context.Context, tenant outbox.ID) (Findings, error)
 		return p.search(ctx, tenant)
 	})
 }
+
+// Outdate drops what was found: the next caller looks again.
+func (p *Problems) Outdate() { p.shared.forget() }
 
 // search asks each question. An unanswered question is a problem itself; if none is answered, search returns an error.
 func (p *Problems) search(ctx context.Context, tenant outbox.ID) (Findings, error) {

@@ -279,7 +279,7 @@ export function renew(to, asked, put = morph) {
 async function details() {
 	const began = performance.now(), ids = [...stale.keys()].filter((id) => shown.has(id)).slice(0, 200);
 	if (!ids.length) { stale.clear(); return true; }
-	const page = await read(`rows?id=${ids.join()}${list && "tenants" in list.dataset ? "&tenants=1" : ""}${list && "pick" in list.dataset ? "&pick=1" : ""}`);
+	const page = await read(`rows?id=${ids.join()}&of=${encodeURIComponent(list?.dataset.of ?? "")}${list && "tenants" in list.dataset ? "&tenants=1" : ""}${list && "pick" in list.dataset ? "&pick=1" : ""}`);
 	if (!page) return false;
 	if (paused) return true;
 	for (const row of /** @type {NodeListOf<HTMLElement>} */ (page.querySelectorAll("tr[data-job]"))) renew(row, began, list ? morph : adopt);
