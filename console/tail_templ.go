@@ -110,7 +110,7 @@ func tailPage(v *visit, t tailed) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			} else {
-				templ_7745c5c3_Err = statusFilter(t.search).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = statusFilter(v, t.search).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

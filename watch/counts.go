@@ -107,6 +107,22 @@ func (c *Counts) Look(ctx context.Context, tenant outbox.ID) (*Counted, error) {
 	}
 }
 
+// Known returns the latest count of a tenant, or of all, and nil if none is recent enough to show. It has nothing counted
+// and waits for nothing.
+func (c *Counts) Known(tenant outbox.ID) (made *Counted) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if all := c.counts[allTenants]; tenant != allTenants && c.serves(all) {
+		made = all.made.of(tenant)
+	} else if known := c.counts[tenant]; known != nil {
+		made = known.made
+	}
+	if made == nil || time.Since(made.AsOf) >= recountBy {
+		return nil
+	}
+	return made
+}
+
 func (c *Counts) failure(known *counts) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -34,6 +34,17 @@ func (s *shared[K, T]) look(ctx context.Context, of K, long time.Duration, most 
 	return l.wait(ctx)
 }
 
+// known returns what was found no longer ago than that, without looking.
+func (s *shared[K, T]) known(of K, long time.Duration) (found T, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.latest[of]
+	if l == nil || !l.over() || l.err != nil || time.Since(l.begun) >= long {
+		return found, false
+	}
+	return l.found, true
+}
+
 // forget drops what was found: the next caller looks again.
 func (s *shared[K, T]) forget() {
 	s.mu.Lock()

@@ -236,6 +236,8 @@ async function reread() {
 	setClock(page?.documentElement.dataset.now);
 	const time = badge?.querySelector("time");
 	if (time) time.dateTime = page?.documentElement.dataset.now ?? "";
+	const nav = "nav[aria-label=Pages]", old = document.querySelector(nav), renewed = page?.querySelector(nav);
+	if (old && renewed) morph(old, renewed);
 	if (rows) {
 		const there = new Set();
 		for (const row of /** @type {NodeListOf<HTMLElement>} */ (next.querySelectorAll("tr[data-job]"))) {
