@@ -119,3 +119,21 @@ var buildVersion = func() string {
 	}
 	return "(devel)"
 }()
+
+// buildOf returns what the program was built from and with; "" if it does not say.
+func buildOf() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	text := info.GoVersion
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			text = "commit " + firstOf(s.Value, 12) + ", " + text
+		case s.Key == "vcs.modified" && s.Value == "true":
+			text += ", with changes"
+		}
+	}
+	return text
+}

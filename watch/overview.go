@@ -39,11 +39,13 @@ func (o *Overviews) Outdate() { o.shared.forget() }
 type Examination struct {
 	AsOf     time.Time
 	Findings []doctor.Finding
+	Facts    doctor.Facts // of the whole examination; the zero Facts if the installation is too broken to say them
 }
 
 // Examinations are those of an installation, shared by all callers.
 type Examinations struct {
-	examine func(context.Context) ([]doctor.Finding, error)
+	examine  func(context.Context) ([]doctor.Finding, error)
+	describe func(context.Context) (doctor.Facts, error) // nil for none
 	brief   *Examinations // without the questions that Problems asks itself, which take longest
 	shared  shared[struct{}, Examination]
 }
@@ -56,6 +58,7 @@ func NewExaminations(pool *pgxpool.Pool) *Examinations {
 		}}
 	}
 	e := of(doctor.Target{Pool: pool})
+	e.describe = func(ctx context.Context) (doctor.Facts, error) { return doctor.Describe(ctx, pool) }
 	e.brief = of(doctor.Target{Pool: pool, Except: []string{"workers", "jobs"}})
 	return e
 }
@@ -65,7 +68,11 @@ func (e *Examinations) Look(ctx context.Context, noOlder time.Duration) (Examina
 	return e.shared.look(ctx, struct{}{}, noOlder, 1, func(ctx context.Context) (Examination, error) {
 		x := Examination{AsOf: time.Now().UTC()}
 		var err error
-		x.Findings, err = e.examine(ctx)
+		if x.Findings, err = e.examine(ctx); err == nil && e.describe != nil {
+			if f, err := e.describe(ctx); err == nil { // what keeps it from that is among the findings
+				x.Facts = f
+			}
+		}
 		return x, err
 	})
 }
