@@ -275,7 +275,7 @@ func (v *visit) tooLate(err error) error {
 			next = fmt.Sprintf("%s did %s %s ago. Nothing was changed now.", latest.Actor, latest.Act,
 				age(v.now.Sub(latest.At)))
 		default:
-			next = "Nobody has acted on it since: it has gone on by itself. Nothing was changed now."
+			next = "Nobody has acted on it since: it went on without an operator. Nothing was changed now."
 		}
 	}
 	again := "" // set if it has another epoch
@@ -474,7 +474,7 @@ func askUnblock(v *visit) (c confirmation, err error) {
 		return c, refusal{
 			http.StatusConflict, "Nothing to unblock",
 			"The key is not parked, and no dead letter of it blocks others. " +
-				"Each can be run again or dismissed by itself.",
+				"Each can be run again or dismissed alone.",
 		}
 	}
 	c.will = shown.willUnblock()

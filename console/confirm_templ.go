@@ -671,7 +671,7 @@ func setPage(v *visit, c confirmation) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 49, "<p class=\"soft\">What is left empty stays as it is. The next page shows which jobs it would be; nothing is changed before you confirm there.</p><form class=\"stack\" action=\"")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 49, "<p class=\"soft\">Fields that are left empty change nothing. The next page shows which jobs it would be; nothing is changed before you confirm there.</p><form class=\"stack\" action=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

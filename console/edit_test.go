@@ -87,7 +87,7 @@ func TestADeadLetterIsEditedAndRunAgain(t *testing.T) {
 			stored := `{"order":1970670598291982290,"to":"ada","password":"hunter2","lines":[{"count":1,"token":"first"},{"count":2.0,"token":"second"}]}`
 			id := r.deadWith(c.tenant, "receipt", stored)
 			r.get("job?id=" + id.String()).is(200).has("Edit and run again…")
-			editor := r.get("job-edit?id="+id.String()).is(200).has("1970670598291982290", "••• 1", "held against the schema").hasNot("hunter2", "second")
+			editor := r.get("job-edit?id="+id.String()).is(200).has("1970670598291982290", "••• 1", "The schema of its").hasNot("hunter2", "second")
 			// The first line is removed: the secret of the second one stays its own.
 			form := editor.edited(id, func(text string) string {
 				text = strings.Replace(text, `"ada"`, `"grace <b>"`, 1)

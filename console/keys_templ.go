@@ -254,7 +254,7 @@ func keysPage(v *visit, l keyList) templ.Component {
 						}()
 					}
 					ctx = templ.InitializeContext(ctx)
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 16, "<p>Keys stand here while jobs of theirs are blocked: by a limit, by a job before them, or by a dead letter.</p>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 16, "<p>Keys stand here while their jobs are blocked: by a limit, by a job before them, or by a dead letter.</p>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -57,7 +57,7 @@ func kindsPage(v *visit, all []*shownKind, lines map[string]spark) templ.Compone
 						}()
 					}
 					ctx = templ.InitializeContext(ctx)
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "<p>A kind is known once a dispatcher with a handler for it is there, or its payload has a schema.</p>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "<p>A kind is known once a dispatcher has a handler for it, or its payload has a schema.</p>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -657,7 +657,7 @@ func kindPage(v *visit, k shownKind) templ.Component {
 					}
 					ctx = templ.InitializeContext(ctx)
 					if len(k.workers) == 0 {
-						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 53, "<p>None: jobs of this kind wait until one is there.</p>")
+						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 53, "<p>None: jobs of this kind wait until one starts.</p>")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}

@@ -64,7 +64,7 @@ func TestAnActOnAGroupKeepsTheConditionsOfTheList(t *testing.T) {
 
 func TestDeadLettersAreGroupedByError(t *testing.T) {
 	t.Parallel()
-	newRig(t).get("letters").is(200).has("Nothing waits for a person")
+	newRig(t).get("letters").is(200).has("There are no dead letters")
 	r := newRig(t)
 	for range 3 {
 		r.deadLetter(outbox.RootTenant, "receipt.send", "smtp", "connection refused by 192.0.2.7")
@@ -76,7 +76,7 @@ func TestDeadLettersAreGroupedByError(t *testing.T) {
 	r.get("letters?error=panic7&kind=invoice.render").is(200).has("nil map", "1 job").hasNot("connection refused")
 	r.as("a").get("letters").is(200).has("nil map").hasNot("connection refused")
 	r.as("a").get("letters?error=panic7").is(200).has(other.String()[:8])
-	r.as("b").get("letters").is(200).has("Nothing waits for a person")
+	r.as("b").get("letters").is(200).has("There are no dead letters")
 	r.as("b").get("letters?error=panic7").is(200).has("None is left").hasNot("nil map")
 	r.as("b").get("letters?tenant=" + tenantA.String()).is(403)
 	r.get("letters?status=running").is(400).has("neither failed nor dead")
@@ -237,7 +237,7 @@ func TestAnEmptyListSaysWhatIsNotThere(t *testing.T) {
 		"letters?kind=other":                           {"No dead letter matches", `href="letters"`},
 		"operations?before=" + outbox.NewID().String(): {"There are no older operations", `href="operations"`},
 	} {
-		r.get(page).is(200).has(want.says).hasNot("holds jobs up", "Nothing waits for a person", "No operations").hasSource(t, want.leads)
+		r.get(page).is(200).has(want.says).hasNot("holds jobs up", "There are no dead letters", "No operations").hasSource(t, want.leads)
 	}
 	r.get("keys?parked=1&"+ofA).is(200).has("1 key shown", "tenant "+tenantA.String()).hasSource(t, `href="keys?`+ofA+`"`)
 	r.get("keys?"+ofA+"&after_tenant="+tenantA.String()+"&after_queue=a&after_key=a").is(200).hasSource(t, `href="keys" aria-label="Take off tenant `)
@@ -280,7 +280,7 @@ func TestSchedulesShowTheirTicks(t *testing.T) {
 func TestWorkersSinksAndTheAudit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.get("workers").is(200).has("No dispatcher is there")
+	r.get("workers").is(200).has("No dispatcher is running")
 	r.get("sinks").is(200).has("No sinks")
 	r.get("audit").is(200).has("Nobody has done anything yet")
 	o := operator.New(r.db).As(operator.Actor{Name: "ada"}).Because("the provider asks")

@@ -47,16 +47,18 @@ func TestWhatAPageNamesIsALink(t *testing.T) {
 	worker, tenant := to("jobs", "worker", "w", "status", "running"), tenantA.String()
 	ofKey := func(name string) string { return to("key", "tenant", tenant, "queue", "mail", "key", name) }
 	for page, links := range map[string][]string{
-		"workers":                    {worker},
-		"queue?queue=mail":           {worker, to("jobs", "queue", "mail", "kind", "greet", "status", "running")},
-		"kind?kind=greet":            {worker, to("jobs", "kind", "greet", "queue", "mail")},
-		"jobs?status=running":        {worker},
-		"job?id=" + running.String(): {worker, ofKey("k/1")},
-		"schedules":                  {to("queue", "queue", "mail"), to("kind", "kind", "greet")},
-		"keys":                       {to("queue", "queue", "mail"), ofKey("k/2")},
-		"letters?kind=k&error=c1":    {ofKey("k/2"), to("letters", "kind", "k", "error", "c1", "queue", "mail")},
-		"now":                        {to("jobs", "status", "running"), to("jobs", "status", "blocked"), `href="letters"`, to("jobs", "queue", "mail", "status", "failed,dead")},
-		"audit":                      {to("queue", "queue", "other"), to("schedule", "tenant", tenant, "name", "s"), to("sink", "name", "shop"), ofKey("k/1"), to("operation", "id", started.ID.String())},
+		"workers":                          {worker},
+		"queue?queue=mail":                 {worker, to("jobs", "queue", "mail", "kind", "greet", "status", "running")},
+		"kind?kind=greet":                  {worker, to("jobs", "kind", "greet", "queue", "mail")},
+		"jobs?status=running":              {worker},
+		"job?id=" + running.String():       {worker, ofKey("k/1")},
+		"schedules":                        {to("queue", "queue", "mail"), to("kind", "kind", "greet")},
+		"schedule?name=s&tenant=" + tenant: {to("jobs", "kind", "greet", "queue", "mail", "tenant", tenant), to("job", "id", running.String())},
+		"schedule?name=s&tenant=" + tenant: {to("jobs", "kind", "greet", "queue", "mail", "tenant", tenant), to("job", "id", running.String())},
+		"keys":                             {to("queue", "queue", "mail"), ofKey("k/2")},
+		"letters?kind=k&error=c1":          {ofKey("k/2"), to("letters", "kind", "k", "error", "c1", "queue", "mail")},
+		"now":                              {to("jobs", "status", "running"), to("jobs", "status", "blocked"), `href="letters"`, to("jobs", "queue", "mail", "status", "failed,dead")},
+		"audit":                            {to("queue", "queue", "other"), to("schedule", "tenant", tenant, "name", "s"), to("sink", "name", "shop"), ofKey("k/1"), to("operation", "id", started.ID.String())},
 	} {
 		source := r.get(page).is(200).hasHTML(links...).Body.String()
 		if strings.Contains(source, "name=gone") {

@@ -221,7 +221,7 @@ func tokenForm(v *visit) templ.Component {
 			}
 			templ.ReleaseBuffer(templ_7745c5c3_Buffer)
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 16, ">Sign in</button><p id=\"help\" class=\"soft\">It stays in a sealed cookie for 12 hours. An operator of this instance makes one with</p>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 16, ">Sign in</button><p id=\"help\" class=\"soft\">It stays in a sealed cookie for 12 hours. An operator of this instance creates one with</p>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -96,7 +96,7 @@ func operationsPage(v *visit, all []operator.Operation, later bool) templ.Compon
 						}()
 					}
 					ctx = templ.InitializeContext(ctx)
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, "<p>What is done to many jobs stands here: how far it is, who started it and why. It goes on without an open page.</p><p class=\"row\"><a class=\"button\" href=\"")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, "<p>Acts on many jobs stand here: how far each is, who started it and why. It goes on without an open page.</p><p class=\"row\"><a class=\"button\" href=\"")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -834,7 +834,7 @@ func operationPage(v *visit, o operator.Operation, done doneAct, others []otherA
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = fact("What it did").Render(templ.WithChildren(ctx, templ_7745c5c3_Var40), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = fact("Result").Render(templ.WithChildren(ctx, templ_7745c5c3_Var40), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

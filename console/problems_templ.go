@@ -94,7 +94,7 @@ func problemsPage(v *visit, found watch.Findings) templ.Component {
 							}()
 						}
 						ctx = templ.InitializeContext(ctx)
-						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, "<p>Queues, kinds, keys, schedules, workers, sinks and the installation were checked. All is checked again every 20 to 30 seconds while somebody looks.</p>")
+						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, "<p>Queues, kinds, keys, schedules, workers, sinks and the installation were checked. All is checked again every 20 to 30 seconds while somebody reads this page.</p>")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -117,7 +117,7 @@ func problemsPage(v *visit, found watch.Findings) templ.Component {
 							}()
 						}
 						ctx = templ.InitializeContext(ctx)
-						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "<p>Your dead letters, late jobs, unavailable dependencies, parked keys and overdue schedules were checked, and paused queues. They are checked again every 20 to 30 seconds while somebody looks.</p><p>Workers, handlers, leases, limits of queues, sinks and the installation were not: they are for logins that see all tenants.</p>")
+						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "<p>Your dead letters, late jobs, unavailable dependencies, parked keys and overdue schedules were checked, and paused queues. They are checked again every 20 to 30 seconds while somebody reads this page.</p><p>Workers, handlers, leases, limits of queues, sinks and the installation were not: they are for logins that see all tenants.</p>")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -1040,7 +1040,7 @@ func systemPage(v *visit, e watch.Examination) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 80, "</p></div><div class=\"scroll\"><table><caption class=\"hide\">Answers about the installation, the worst first</caption> <thead><tr><th scope=\"col\">Answer</th><th scope=\"col\">About</th><th scope=\"col\" class=\"wide\">What was found</th><th scope=\"col\" class=\"wide\">What to do</th></tr></thead> <tbody>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 80, "</p></div><div class=\"scroll\"><table><caption class=\"hide\">Answers about the installation, the worst first</caption> <thead><tr><th scope=\"col\">Answer</th><th scope=\"col\">About</th><th scope=\"col\" class=\"wide\">Finding</th><th scope=\"col\" class=\"wide\">What to do</th></tr></thead> <tbody>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -1066,7 +1066,7 @@ func systemPage(v *visit, e watch.Examination) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 83, "</td><td data-th=\"What was found\" class=\"wide\"><span class=\"wrap\">")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 83, "</td><td data-th=\"Finding\" class=\"wide\"><span class=\"wrap\">")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -214,7 +214,7 @@ func (s *site) whyOut(e *access.SignInError) (status int, words string) {
 		return http.StatusForbidden, "You have signed in, but may do nothing here: " + e.Detail() + ". Ask an operator."
 	}
 	return http.StatusBadGateway, "The answer of " + host +
-		" cannot be relied on, so nobody was signed in. The log of the server tells more under the request’s id."
+		" cannot be relied on, so nobody was signed in. The server’s log has the cause, with the id of the request."
 }
 
 // whose returns the principal of a session. It replaces a cookie that is older than the provider's last answer. A

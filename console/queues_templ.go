@@ -70,7 +70,7 @@ func queuesPage(v *visit, queues []operator.Queue, lines map[string]spark, asOf 
 						}()
 					}
 					ctx = templ.InitializeContext(ctx)
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "<p>A queue is there as soon as a job is in it.</p>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "<p>A queue exists as soon as a job is in it.</p>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -1115,7 +1115,7 @@ func limitsPage(v *visit, q operator.Queue, f limitsForm) templ.Component {
 			command: "posthaste queues limit " + shellQuoted(q.Name) + " --max-running N --rate N/INTERVAL",
 			will: []string{
 				"Both limits hold in all processes together, from the next claim on. An empty field lifts one.",
-				"Jobs that run already go on, and count. It can be undone: set the limits that were there.",
+				"Jobs that run already go on, and count. It can be undone: set the previous limits again.",
 				"If somebody changes them before you confirm, nothing is done.",
 			},
 			fault: f.fault,

@@ -27,7 +27,7 @@ func (r refusal) Error() string { return r.title + ". " + r.next }
 
 // notAllowed returns the refusal for principals that lack a capability.
 func notAllowed(capability string) refusal {
-	return refusal{http.StatusForbidden, "You may not see this", "It takes the capability " + capability +
+	return refusal{http.StatusForbidden, "You may not see this", "It needs the capability " + capability +
 		", which your login does not have. " +
 		"Ask the person who created it."}
 }
@@ -55,7 +55,8 @@ func refusalOf(err error) refusal {
 		return refusal{
 			http.StatusNotFound, "There is no such job",
 			"It never existed, its transaction has not committed, it was removed when its retention ended, " +
-				"or it belongs to another tenant.",
+				"or it belongs to another tenant. Unless OUTBOX_KEEP is set otherwise, jobs are kept for 14 days " +
+				"after they have succeeded, dead letters for 90 days, and other jobs for 30 days.",
 		}
 	case errors.Is(err, operator.ErrKeyNotFound):
 		return refusal{http.StatusNotFound, "There is no such key", "No open job has it."}
@@ -137,7 +138,7 @@ func databaseRefusal(err error) refusal {
 	}
 	return refusal{
 		http.StatusInternalServerError, "Something went wrong here",
-		"The log of the server tells more under the request’s id.",
+		"The server’s log has the cause, with the id of the request.",
 	}
 }
 

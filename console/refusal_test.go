@@ -57,7 +57,7 @@ func TestWhatIsNotThereSaysSo(t *testing.T) {
 
 func TestWhatIsNotAllowedSaysWhy(t *testing.T) {
 	r := newRig(t)
-	r.as("all+jobs.read").get("queues").refuses(403, "You may not see this", "It takes the capability admin.read", "Ask the person who created it")
+	r.as("all+jobs.read").get("queues").refuses(403, "You may not see this", "It needs the capability admin.read", "Ask the person who created it")
 	r.as("a").get("workers").refuses(403, "This page concerns all tenants", "a login that sees all tenants")
 	r.as("a").post("queue-pause", map[string][]string{"queue": {"mail"}}).refuses(403, "This page concerns all tenants")
 	fixed := newRig(t, func(c *console.Config) { c.ReadOnly = true })

@@ -48,6 +48,11 @@ type scheduleList struct {
 	next  templ.SafeURL // of the page behind it; "" on the last
 }
 
+// search returns the search for the jobs like those that a schedule stores.
+func (s shownSchedule) search() search {
+	return search{kind: s.Kind, queue: s.Queue, tenant: s.Tenant}
+}
+
 // nextTicks is how many ticks a schedule's page shows.
 const nextTicks = 5
 
@@ -56,6 +61,7 @@ type shownSchedule struct {
 	operator.Schedule
 	ticks []time.Time
 	done  doneAct
+	jobs  []operator.Job // the newest of its kind in its queue: which of them it has stored is not indexed
 }
 
 func (s *site) schedule(v *visit) error {
@@ -67,7 +73,13 @@ func (s *site) schedule(v *visit) error {
 	if err != nil {
 		return err
 	}
-	return v.render(schedulePage(v, shownSchedule{found, ticksOf(found, v.now), done}))
+	newest, err := v.operator.Page(v.ctx(), operator.Filter{
+		Kind: found.Kind, Queue: found.Queue, Tenant: found.Tenant, Limit: sampleSize,
+	})
+	if err != nil {
+		return err
+	}
+	return v.render(schedulePage(v, shownSchedule{found, ticksOf(found, v.now), done, newest.Jobs}))
 }
 
 // scheduleOf returns the schedule that the parameters name.

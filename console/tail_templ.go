@@ -189,7 +189,7 @@ func tailPage(v *visit, t tailed) templ.Component {
 						}
 					}
 					var templ_7745c5c3_Var11 string
-					templ_7745c5c3_Var11, templ_7745c5c3_Err = templ.JoinStringErrs(" appears here as it happens, the newest first. This list takes scripts.")
+					templ_7745c5c3_Var11, templ_7745c5c3_Err = templ.JoinStringErrs(" appears here as it happens, the newest first. This list needs scripts.")
 					if templ_7745c5c3_Err != nil {
 						return templ.Error{Err: templ_7745c5c3_Err, FileName: `tail.templ`, Line: 41, Col: 81}
 					}

@@ -60,7 +60,7 @@ func timeline(j operator.Job, now time.Time) (spans []span) {
 		wait(j.FinishedAt, string(j.Status))
 	case j.Status == outbox.Failed || j.Status == outbox.Dead:
 		spans = append(spans, span{
-			from: at, took: max(now.Sub(at), 0), class: "wait", what: "waits for a person",
+			from: at, took: max(now.Sub(at), 0), class: "wait", what: "needs a decision",
 			open: true,
 		})
 	default:
