@@ -32,9 +32,10 @@ SELECT current_setting('server_version')::text AS server, pg_postmaster_start_ti
        (SELECT max(version_id) FROM outbox.schema_version WHERE is_applied)::bigint AS schema`
 
 const tableFactsSQL = `
-SELECT name, sum(pg_total_relation_size(part.relid))::bigint AS bytes, count(*) FILTER (WHERE part.level > 0) AS partitions
+SELECT name, sum(pg_total_relation_size(coalesce(part.relid, ('outbox.' || name)::regclass)))::bigint AS bytes,
+       count(*) FILTER (WHERE part.level > 0) AS partitions
 FROM unnest('{jobs,history,attempts,events,audit}'::text[]) WITH ORDINALITY AS t(name, place)
-CROSS JOIN LATERAL pg_partition_tree(('outbox.' || name)::regclass) AS part
+LEFT JOIN LATERAL pg_partition_tree(('outbox.' || name)::regclass) AS part ON true -- none of a table without partitions
 GROUP BY place, name
 ORDER BY place`
 

@@ -110,6 +110,30 @@
 		return room > 48 ? [`${name(clipped)}: is cut off, and other columns have ${Math.round(room)} px to spare`] : [];
 	});
 
+	// Rows of a table that differ in their texts alone look alike and behave alike: two of each are enough for what takes
+	// long, unless their number matters. thin takes the others out of the page, and whole puts them back.
+	let taken = [];
+	const built = (e) => {
+		const of = [...e.attributes].map((a) => ["class", "role", "type"].includes(a.name) ? `${a.name}=${a.value}` : a.value ? a.name : `${a.name}=`);
+		const parts = [...e.childNodes].map((n) => n.nodeType === Node.ELEMENT_NODE ? built(n) : n.textContent.trim() ? "x" : "");
+		return `<${e.localName} ${of.sort()}>${parts.join("")}`;
+	};
+	const thin = () => {
+		for (const body of document.querySelectorAll("main tbody")) {
+			const seen = new Map(), rows = [...body.rows];
+			for (const row of rows) {
+				const n = (seen.get(built(row)) ?? 0) + 1;
+				seen.set(built(row), n);
+				if (n > 2) row.remove();
+			}
+			if (body.rows.length < rows.length) taken.push({ body, rows, left: body.rows.length });
+		}
+	};
+	const whole = () => {
+		for (const { body, rows, left } of taken) if (body.rows.length === left) body.append(...rows); // otherwise it was updated
+		taken = [];
+	};
+
 	// Of "colours", only the rules about colours; of "structure", all but the one that takes longest.
 	const accessible = async (of) => {
 		const found = await axe.run(document, {
@@ -171,5 +195,5 @@
 		return s.transitionDuration.split(",").some((d) => parseFloat(d) > 0) || s.animationName !== "none" || s.scrollBehavior === "smooth";
 	}).map(name).concat(document.getAnimations().map(() => "an animation"));
 
-	globalThis.checks = { forced, moving, times, text, readable, atFirst, unreached, wide, overlaps, punctuation, accessible, tables, empties };
+	globalThis.checks = { forced, moving, times, text, readable, atFirst, unreached, wide, overlaps, punctuation, accessible, thin, whole, tables, empties };
 })();

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
@@ -31,6 +32,7 @@ func quiet(t *tab) []string {
 // only, and a phone shows the colours of the light one.
 func accessible(t *tab) (faults []string) {
 	t.do(chromedp.Evaluate[chromedp.Void](axe))
+	defer t.thin()()
 	for _, l := range []struct {
 		scheme        string
 		width, height int64
@@ -64,11 +66,18 @@ func legible(t *tab) (faults []string) {
 
 // reachable: the key Tab comes to each control, and everybody sees where it is.
 func reachable(t *tab) []string {
+	defer t.thin()()
 	t.look("light", 1280, 800)
 	for range ask[int](t, `checks.atFirst()`) + 10 {
 		call(t, input.DispatchKeyEvent, tabDown) // as if the key was held down
 	}
 	return ask[[]string](t, `checks.unreached()`)
+}
+
+// thin leaves two rows of each shape in the tables of the page, until whole is called.
+func (t *tab) thin() (whole func()) {
+	t.do(chromedp.Evaluate[chromedp.Void](`checks.thin()`))
+	return func() { t.do(chromedp.Evaluate[chromedp.Void](`checks.whole()`)) }
 }
 
 var tabDown = input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeRawKeyDown, Key: "Tab", Code: "Tab", WindowsVirtualKeyCode: 9}
@@ -238,21 +247,26 @@ func (r *evilTextsRead) note(text string) {
 // lookAt checks pages in a tab.
 func (c *console) lookAt(tab *tab, pages []string, read *evilTextsRead) {
 	tab.take()
-	paths := map[string]bool{}
+	paths, spent := map[string]bool{}, map[string]time.Duration{}
+	defer func() { c.Logf("it took %v", spent) }()
 	for _, page := range pages {
+		begun := time.Now()
 		tab.look("light", 1280, 800)
 		if status := tab.visit(c.root + page); status != 200 {
 			c.Errorf("/%s: got %d", page, status)
 			continue
 		}
+		spent["visits"] += time.Since(begun)
 		path, _, _ := strings.Cut(page, "?")
 		for _, e := range every {
 			if e.slow && paths[path] {
 				continue
 			}
+			begun := time.Now()
 			for _, fault := range e.check(tab) {
 				c.Errorf("/%s is not %s: %s", page, e.name, fault)
 			}
+			spent[e.name] += time.Since(begun)
 		}
 		paths[path] = true
 		read.note(ask[string](tab, `checks.readable()`))
