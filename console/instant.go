@@ -22,6 +22,12 @@ func (i instantText) absolute() string {
 	return i.at.UTC().Format(time.RFC3339Nano)
 }
 
+// counts reports whether it is a time ago, which goes on counting.
+func (i instantText) counts() bool {
+	_, ok := parseLength(strings.TrimSuffix(i.text, " ago"))
+	return ok
+}
+
 // timeForms describes the forms of a time, for people who wrote another one.
 const timeForms = "a time of today like 14:02, a time like 2026-11-25 14:02, both in your time zone, " +
 	"or an instant like 2027-01-31T09:00:00Z"

@@ -114,7 +114,7 @@ func tailPage(v *visit, t tailed) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = conditionChips(t.search).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = conditionChips(v, t.search).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -26,6 +26,17 @@ type found struct {
 	faults []string
 }
 
+// likeness returns the shape of a page, by which a crawl follows a few links of each. A list of jobs that several
+// conditions narrow down, and what leads on from it, counts by how many they are: which of them makes no other page.
+func likeness(page string) string {
+	shape := shapeOf(page)
+	if n := strings.Count(shape, "&"); n > 0 && strings.HasPrefix(shape, "jobs") {
+		path, _, _ := strings.Cut(shape, "?")
+		return fmt.Sprintf("%s?%d", path, n)
+	}
+	return shape
+}
+
 // shapeOf returns a page's path and the names of its parameters.
 func shapeOf(page string) string {
 	path, query, _ := strings.Cut(page, "?")
@@ -89,8 +100,8 @@ func (c *console) crawl(client *http.Client, base string, more ...string) (f fou
 				if res, _, err := get(client, to.String()); err != nil || res.StatusCode != http.StatusOK {
 					f.faults = append(f.faults, fmt.Sprintf("%s: the file %s: %v %v", page, next, res.Status, err))
 				}
-			case reference.kind == "page" && f.shapes[shapeOf(next)] < likes && !slices.Contains(waiting, next):
-				f.shapes[shapeOf(next)]++
+			case reference.kind == "page" && f.shapes[likeness(next)] < likes && !slices.Contains(waiting, next):
+				f.shapes[likeness(next)]++
 				waiting = append(waiting, next)
 			}
 		}
