@@ -107,8 +107,8 @@ func (c *Counts) Look(ctx context.Context, tenant outbox.ID) (*Counted, error) {
 	}
 }
 
-// Known returns the latest count of a tenant, or of all, and nil if none is recent enough to show. It has nothing counted
-// and waits for nothing.
+// Known returns the latest count of a tenant, or of all, and nil if none is recent enough to show. It starts no count,
+// and waits for none.
 func (c *Counts) Known(tenant outbox.ID) (made *Counted) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -46,8 +46,8 @@ type Examination struct {
 type Examinations struct {
 	examine  func(context.Context) ([]doctor.Finding, error)
 	describe func(context.Context) (doctor.Facts, error) // nil for none
-	brief   *Examinations // without the questions that Problems asks itself, which take longest
-	shared  shared[struct{}, Examination]
+	brief    *Examinations                               // without the questions that Problems asks itself, which take longest
+	shared   shared[struct{}, Examination]
 }
 
 // NewExaminations returns Examinations of the installation that pool connects to.
