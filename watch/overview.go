@@ -46,7 +46,7 @@ type Examination struct {
 type Examinations struct {
 	examine  func(context.Context) ([]doctor.Finding, error)
 	describe func(context.Context) (doctor.Facts, error) // nil for none
-	brief    *Examinations                               // without the questions that Problems asks itself, which take longest
+	brief    *Examinations                               // without the facts, and what Problems asks itself
 	shared   shared[struct{}, Examination]
 }
 
