@@ -15,7 +15,7 @@ type Act struct {
 	ID        int64           `json:"id" doc:"Number of the act; later acts have higher numbers"`
 	At        time.Time       `json:"at"`
 	Actor     string          `json:"actor" doc:"The operator, or the name of the token"`
-	Act       string          `json:"act" example:"job.retry"`
+	Act       string          `json:"act" example:"job.replay"`
 	Tenant    string          `json:"tenant,omitempty" format:"uuid" doc:"Omitted if the act concerned no single tenant"`
 	JobID     string          `json:"jobId,omitempty" format:"uuid"`
 	Queue     string          `json:"queue,omitempty"`

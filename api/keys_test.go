@@ -87,7 +87,7 @@ func TestKeysAreListedAndUnblocked(t *testing.T) {
 	}
 	var acts struct{ Acts []api.Act }
 	op.get("/audit?job_id="+dead).want(200, &acts)
-	if len(acts.Acts) != 1 || acts.Acts[0].Act != "job.retry" || acts.Acts[0].Actor != "operator-a" {
+	if len(acts.Acts) != 1 || acts.Acts[0].Act != "job.replay" || acts.Acts[0].Actor != "operator-a" {
 		t.Errorf("audit of the dead letter = %+v", acts.Acts)
 	}
 	op.get("/audit?act=key.unblock&target="+url.QueryEscape(key)).want(200, &acts)

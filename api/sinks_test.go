@@ -257,7 +257,7 @@ func TestJobsAreEnqueuedAgainOfTheTokensTenant(t *testing.T) {
 		t.Errorf("%d jobs, %v; want one of the tenant and three together", n, err)
 	}
 	var audit struct{ Acts []api.Act }
-	if r.as("operator-a").get("/audit").want(200, &audit); len(audit.Acts) != 1 || audit.Acts[0].Act != "job.replay_history" || audit.Acts[0].Reason != "lost" {
+	if r.as("operator-a").get("/audit").want(200, &audit); len(audit.Acts) != 1 || audit.Acts[0].Act != "history.replay" || audit.Acts[0].Reason != "lost" {
 		t.Errorf("the audit has %+v", audit.Acts)
 	}
 	r.as("operator-a").post("/jobs/replay?tenant="+tenantB.String(), `{"kind":"k","since":"2020-01-01T00:00:00Z"}`).problem(403, "forbidden")

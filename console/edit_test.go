@@ -234,7 +234,7 @@ func TestAnEditMeansTheEpochThatWasShown(t *testing.T) {
 	r.post("job-retry", url.Values{"id": {id.String()}, "while": {r.seen(id)}, "reason": {""}}).is(303)
 	r.die(id)
 	for _, page := range []string{"job-edit", "job-edit-do"} {
-		r.as("a").post(page, form).is(409).has("The job is dead again by now", "all did job.retry")
+		r.as("a").post(page, form).is(409).has("The job is dead again by now", "all did job.replay")
 	}
 	if got := r.payloadOf(id); got != `{"a":1}` {
 		t.Errorf("the payload is %s", got)

@@ -315,7 +315,7 @@ func TestOnlyWhatAnOperationLeftAloneIsSaidToBeAnothers(t *testing.T) {
 	// What the operation itself has done, before and after, hides nobody.
 	r.exec(`INSERT INTO outbox.audit (actor, request_id, act, tenant_id, job_id, queue, before, at)
 		SELECT 'ada', 'of ada', 'job.replay', $1, gen_random_uuid(), 'default', '{"status": "dead"}', $2 FROM generate_series(1, 950)`, tenantA, ada.FinishedAt.Add(-time.Millisecond))
-	page := r.get("operation?id="+ada.ID.String()).is(200).has("grace was first with 1 job", "job.retry").hasNot("payload.read")
+	page := r.get("operation?id="+ada.ID.String()).is(200).has("grace was first with 1 job", "job.replay").hasNot("payload.read")
 	if strings.Contains(page.Body.String(), "data-every") {
 		t.Error("the page of a finished operation is read again and again")
 	}

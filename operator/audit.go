@@ -71,7 +71,7 @@ type AuditEntry struct {
 	ID        int64 // rises from act to act
 	At        time.Time
 	Actor     string
-	Act       string          // noun.verb: "job.retry", "queue.pause"
+	Act       string          // noun.verb: "job.replay", "queue.pause"
 	Tenant    outbox.ID       // zero if it concerns no single tenant
 	JobID     outbox.ID       // zero if it was not done to a job
 	Queue     string          // of the job, or the queue itself

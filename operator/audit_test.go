@@ -75,7 +75,7 @@ func TestEveryActIsRecorded(t *testing.T) {
 		got = append(got, a)
 	}
 	want := []act{
-		{"ada", "req-1", "job.retry", "default", "", "dead", "pending", dead},
+		{"ada", "req-1", "job.replay", "default", "", "dead", "pending", dead},
 		{"ada", "req-1", "job.dismiss", "default", "the mailbox is gone", "failed", "dismissed", failed},
 		{"unknown", "", "job.retry", "post", "", "pending", "pending", waiting},
 		{"ada", "req-1", "queue.pause", "post", "", "", "", outbox.ID{}},
@@ -121,16 +121,16 @@ func TestTheAuditIsFilteredAndPaged(t *testing.T) {
 		filter operator.AuditFilter
 		want   []string
 	}{
-		"everything, newest first": {operator.AuditFilter{}, []string{"job.retry default", "queue.pause b", "queue.pause a"}},
-		"an actor":                 {operator.AuditFilter{Actor: "ada"}, []string{"job.retry default", "queue.pause a"}},
+		"everything, newest first": {operator.AuditFilter{}, []string{"job.replay default", "queue.pause b", "queue.pause a"}},
+		"an actor":                 {operator.AuditFilter{Actor: "ada"}, []string{"job.replay default", "queue.pause a"}},
 		"an act":                   {operator.AuditFilter{Act: "queue.pause"}, []string{"queue.pause b", "queue.pause a"}},
 		"a queue":                  {operator.AuditFilter{Queue: "b"}, []string{"queue.pause b"}},
 		"a request":                {operator.AuditFilter{RequestID: "r1"}, []string{"queue.pause a"}},
-		"a job":                    {operator.AuditFilter{JobID: job}, []string{"job.retry default"}},
-		"a tenant":                 {operator.AuditFilter{Tenant: outbox.RootTenant}, []string{"job.retry default"}},
-		"since":                    {operator.AuditFilter{Since: all[0].At}, []string{"job.retry default"}},
+		"a job":                    {operator.AuditFilter{JobID: job}, []string{"job.replay default"}},
+		"a tenant":                 {operator.AuditFilter{Tenant: outbox.RootTenant}, []string{"job.replay default"}},
+		"since":                    {operator.AuditFilter{Since: all[0].At}, []string{"job.replay default"}},
 		"until":                    {operator.AuditFilter{Until: all[1].At}, []string{"queue.pause a"}},
-		"a page":                   {operator.AuditFilter{Limit: 1}, []string{"job.retry default"}},
+		"a page":                   {operator.AuditFilter{Limit: 1}, []string{"job.replay default"}},
 		"the page after that":      {operator.AuditFilter{Limit: 1, Before: all[0].ID}, []string{"queue.pause b"}},
 		"a target that has none":   {operator.AuditFilter{Target: "k"}, nil},
 	} {

@@ -82,7 +82,7 @@ func TestJobsOfTheHistoryAreEnqueuedAgain(t *testing.T) {
 				ASSERT (SELECT max(run_at) - min(run_at) FROM outbox.jobs) = interval '3 s', 'rate';
 				ASSERT (SELECT count(*) FROM outbox.jobs WHERE tenant_id = '`+tenant.String()+`') = 4, 'tenant';
 			END $$`)
-			acts, err := o.Audit(t.Context(), operator.AuditFilter{Act: "job.replay_history"})
+			acts, err := o.Audit(t.Context(), operator.AuditFilter{Act: "history.replay"})
 			if err != nil || len(acts) != 1 || acts[0].Actor != "ada" || acts[0].Reason != "lost" || acts[0].Target != "order.announce" {
 				t.Errorf("the audit has %+v, %v", acts, err)
 			}

@@ -459,7 +459,7 @@ func TestUnblockRecordsEachJobThatItRetries(t *testing.T) {
 					t.Fatalf("job %d has %d acts, want one", n, len(found))
 				}
 				e := found[0]
-				if e.Act != "job.retry" || e.Actor != "ada" || e.RequestID != "req-1" || e.Reason != "looked at" || e.Queue != "default" ||
+				if e.Act != "job.replay" || e.Actor != "ada" || e.RequestID != "req-1" || e.Reason != "looked at" || e.Queue != "default" ||
 					field(t, e.Before, "status") != "dead" || field(t, e.Before, "error_code") != "lease_lost" || field(t, e.After, "status") != "pending" {
 					t.Errorf("job %d: %+v, before %s, after %s", n, e, e.Before, e.After)
 				}

@@ -162,9 +162,10 @@ LIMIT @max_rows;
 -- name: RetryJob :many
 -- RetryJob makes a dead letter pending again with all its attempts, or a waiting job due at once, and wakes the
 -- dispatchers. It raises the epoch, so that no earlier worker of the job can write any more. A job whose deadline has
--- passed stays unchanged: it would expire instead. It returns the status that it found, and whether it moved the job;
--- nothing if the job is not open. If @among is not empty and lacks the job's status, or @at_epoch is not NULL and
--- differs from its epoch, it changes nothing.
+-- passed stays unchanged: it would expire instead. The audit calls the first job.replay, as ReplayJobs does, and the
+-- second job.retry. It returns the status that it found, and whether it moved the job; nothing if the job is not open.
+-- If @among is not empty and lacks the job's status, or @at_epoch is not NULL and differs from its epoch, it changes
+-- nothing.
 WITH found AS MATERIALIZED (
     SELECT jobs.id, jobs.status, jobs.epoch, jobs.deadline <= statement_timestamp() AS is_late, jobs.attempt,
            jobs.lost_leases, jobs.run_at, jobs.last_error_code
@@ -190,7 +191,8 @@ WITH found AS MATERIALIZED (
     RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.status, jobs.attempt, jobs.run_at
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, before, after)
-    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'job.retry', moved.tenant_id, moved.id, moved.queue,
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''),
+        CASE WHEN found.status IN ('failed', 'dead') THEN 'job.replay' ELSE 'job.retry' END, moved.tenant_id, moved.id, moved.queue,
         jsonb_build_object('status', found.status, 'attempt', found.attempt, 'lost_leases', found.lost_leases,
             'run_at', found.run_at, 'error_code', found.last_error_code),
         jsonb_build_object('status', moved.status, 'attempt', moved.attempt, 'run_at', moved.run_at)

@@ -186,7 +186,7 @@ WITH found AS MATERIALIZED (
     RETURNING jobs.id
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, target, before, after)
-    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'job.replay_history', sqlc.narg(tenant_id)::uuid, @kind::text,
+    SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'history.replay', sqlc.narg(tenant_id)::uuid, @kind::text,
         '{"replay": null}', jsonb_build_object('replay', @id::text, 'jobs', counted.jobs, 'since', @since::timestamptz,
             'until', @until::timestamptz, 'key', @key::text, 'again', @again::boolean)
     FROM counted

@@ -79,7 +79,7 @@ func TestJobsAreActedOnByFilter(t *testing.T) {
 			t.Errorf("%s: dismiss said %q", name, out)
 		}
 	}
-	for act, want := range map[string]int{"job.release": 410, "job.cancel": 410, "job.retry": 6, "job.dismiss": 2} {
+	for act, want := range map[string]int{"job.release": 410, "job.cancel": 410, "job.replay": 6, "job.dismiss": 2} {
 		if got := len(rows(t, direct, "audit", "--act", act, "--limit", "1000")); got != want {
 			t.Errorf("the audit has %d of %s, want %d", got, act, want)
 		}
@@ -147,7 +147,7 @@ func TestAnActByFilterPassesOverWhatHasMoved(t *testing.T) {
 		if r := posthaste(t, way, "", "jobs", "retry", "--yes", "--kind", "late", "--reason", "why not"); r.code != exitOK || r.out != "retry: 2 done, 1 passed over\n" {
 			t.Errorf("retry of one past its deadline: %+v", r)
 		}
-		acts := rows(t, direct, "audit", "--act", "job.retry", "--limit", "2")
+		acts := rows(t, direct, "audit", "--act", "job.replay", "--limit", "2")
 		if len(acts) != 2 || acts[0]["reason"] != "why not" || acts[1]["reason"] != "why not" {
 			t.Errorf("audit = %v, want its reason", acts)
 		}

@@ -117,7 +117,7 @@ var answers = []struct {
 	{"a payload before it is stored", 200, "becomes pending again", func(c *console, t *tab) int64 {
 		return c.sendEdited(t, `{"order": 8, "to": "ada@example.com"}`)
 	}},
-	{"who was first", 409, "grace did job.retry", func(c *console, t *tab) int64 {
+	{"who was first", 409, "grace did job.replay", func(c *console, t *tab) int64 {
 		id := c.deadReceipt()
 		t.visit(c.root + "job-dismiss?id=" + id.String())
 		grace := operator.New(c.db).As(operator.Actor{Name: "grace"})

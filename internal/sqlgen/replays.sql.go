@@ -415,7 +415,7 @@ WITH found AS MATERIALIZED (
     RETURNING jobs.id
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, target, before, after)
-    SELECT $10, nullif($11::text, ''), nullif($12::text, ''), 'job.replay_history', $4::uuid, $3::text,
+    SELECT $10, nullif($11::text, ''), nullif($12::text, ''), 'history.replay', $4::uuid, $3::text,
         '{"replay": null}', jsonb_build_object('replay', $8::text, 'jobs', counted.jobs, 'since', $1::timestamptz,
             'until', $2::timestamptz, 'key', $5::text, 'again', $9::boolean)
     FROM counted

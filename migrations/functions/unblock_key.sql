@@ -1,7 +1,7 @@
 -- unblock_key lets a key go on: it retries the dead letters that block it, with all their attempts and at their old
 -- places, and the other jobs follow. It returns how many it retried; NULL if no open job has the key and nothing is
--- known of it. It records the act in the audit, with actor, request_id and reason (see record_act): of each job that it
--- retries, as RetryJob does, and of the key.
+-- known of it. It records in the audit, with actor, request_id and reason (see record_act), a job.replay of each job
+-- that it retries, as RetryJob does, and a key.unblock.
 --
 -- Rows are found by their indexes, as in cancel.
 CREATE OR REPLACE FUNCTION outbox.unblock_key(of_tenant uuid, of_queue text, of_key text,
@@ -100,7 +100,7 @@ BEGIN
     UPDATE outbox.keys
     SET parked_at = NULL, park_at = NULL, parked_for = NULL
     WHERE keys.tenant_id = of_tenant AND keys.queue = of_queue AND keys.key = of_key;
-    PERFORM outbox.record_act('job.retry', jobs.tenant_id, jobs.id, jobs.queue, NULL,
+    PERFORM outbox.record_act('job.replay', jobs.tenant_id, jobs.id, jobs.queue, NULL,
         jsonb_build_object('status', jobs.status, 'attempt', jobs.attempt, 'lost_leases', jobs.lost_leases,
             'run_at', to_char(jobs.run_at AT TIME ZONE 'UTC', instant), 'error_code', jobs.last_error_code),
         jsonb_build_object('status', 'pending', 'attempt', 0,

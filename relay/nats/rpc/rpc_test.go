@@ -386,11 +386,11 @@ func TestActs(t *testing.T) {
 		act     string
 		becomes string
 	}{
-		{"Retry", outbox.Failed, "pending", "job.retry", "pending"},
+		{"Retry", outbox.Failed, "pending", "job.replay", "pending"},
 		{"Retry", outbox.Dead, "", "", "dead"},
 		{"Retry", outbox.Retrying, "", "", "retrying"},
 		{"Retry", outbox.Succeeded, "", "", "succeeded"},
-		{"ReplayDLQ", outbox.Dead, "pending", "job.retry", "pending"},
+		{"ReplayDLQ", outbox.Dead, "pending", "job.replay", "pending"},
 		{"ReplayDLQ", outbox.Failed, "", "", "failed"},
 		{"ReplayDLQ", outbox.Running, "", "", "running"},
 		{"DismissDLQ", outbox.Dead, "dismissed", "job.dismiss", "dismissed"},
