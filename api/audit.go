@@ -36,7 +36,7 @@ type auditInput struct {
 	RequestID string    `query:"request_id" maxLength:"200"`
 	Since     time.Time `query:"since" doc:"Only acts at or after this time"`
 	Until     time.Time `query:"until" doc:"Only acts before this time"`
-	Limit     int       `query:"limit" minimum:"1" default:"50" doc:"Acts per page; at most 200"`
+	Limit     int       `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Acts per page"`
 	Cursor    string    `query:"cursor" maxLength:"64" doc:"Cursor of the page: next in the body of the previous page, or its Link with rel=next"`
 }
 
@@ -104,7 +104,7 @@ func (in *auditInput) operators(ctx context.Context) (f operator.AuditFilter, er
 	f = operator.AuditFilter{
 		Actor: in.Actor, Act: in.Act, Queue: in.Queue, Target: in.Target, RequestID: in.RequestID, Since: in.Since,
 		Until: in.Until,
-		Limit: min(in.Limit, operator.MaxLimit),
+		Limit: in.Limit,
 	}
 	if f.Tenant, err = in.tenant(ctx); err != nil {
 		return f, err

@@ -66,7 +66,7 @@ type DeadLetter struct {
 
 type deadLettersInput struct {
 	DeadLetterFilter
-	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Dead letters per page; at most 200"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Dead letters per page"`
 	Cursor string `query:"cursor" maxLength:"64" doc:"Cursor of the page: next in the body of the previous page, or its Link with rel=next"`
 }
 
@@ -87,8 +87,7 @@ func (s *server) listDeadLetters(ctx context.Context, in *deadLettersInput) (*de
 	if err != nil {
 		return nil, err
 	}
-	limit := min(in.Limit, operator.MaxLimit)
-	page, err := s.operator.DeadLetterPage(ctx, filter, before, limit)
+	page, err := s.operator.DeadLetterPage(ctx, filter, before, in.Limit)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +121,7 @@ type DeadLetterGroup struct {
 
 type groupsInput struct {
 	DeadLetterFilter
-	Limit int `query:"limit" minimum:"1" default:"50" doc:"At most 200"`
+	Limit int `query:"limit" minimum:"1" maximum:"200" default:"50"`
 }
 
 type groupsOutput struct {
@@ -139,7 +138,7 @@ func (s *server) groupDeadLetters(ctx context.Context, in *groupsInput) (*groups
 	// The look goes on if the client goes away: so does its slot, and a client that comes again waits for its share.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.Timeout)
 	defer cancel()
-	looked, err := s.watch.LetterGroups.Look(ctx, filter, min(in.Limit, operator.MaxLimit))
+	looked, err := s.watch.LetterGroups.Look(ctx, filter, in.Limit)
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ type keysInput struct {
 	OfTenant
 	Queue  string `query:"queue" maxLength:"128"`
 	Parked bool   `query:"parked" doc:"Only parked keys"`
-	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Keys per page; at most 200"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Keys per page"`
 	Cursor string `query:"cursor" maxLength:"900" doc:"Cursor of the page: next in the body of the previous page, or its Link with rel=next"`
 }
 
@@ -58,7 +58,7 @@ func (s *server) listKeys(ctx context.Context, in *keysInput) (*keysOutput, erro
 	}
 	filter := operator.KeyFilter{
 		Tenant: tenant, Queue: in.Queue, Parked: in.Parked,
-		Limit: min(in.Limit, operator.MaxLimit),
+		Limit: in.Limit,
 	}
 	if filter.After, err = fromCursor(in.Cursor, readKeyCursor); err != nil {
 		return nil, err

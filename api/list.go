@@ -73,7 +73,7 @@ func (f Filter) operators(ctx context.Context, place Fault) (of operator.Filter,
 
 type listInput struct {
 	Filter
-	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Jobs per page; at most 200"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Jobs per page"`
 	Offset int    `query:"offset" minimum:"0" maximum:"10000" doc:"Skip this many of the newest jobs; a cursor is cheaper, and misses none"`
 	Cursor string `query:"cursor" maxLength:"64" doc:"Cursor of the page: next in the body of the previous page, or its Link with rel=next"`
 }
@@ -92,7 +92,7 @@ func (s *server) listJobs(ctx context.Context, in *listInput) (*listOutput, erro
 	if err != nil {
 		return nil, err
 	}
-	filter.Limit, filter.Skip = min(in.Limit, operator.MaxLimit), in.Offset
+	filter.Limit, filter.Skip = in.Limit, in.Offset
 	if in.Cursor != "" {
 		if in.Offset > 0 {
 			return nil, invalidInput.because("", Fault{Parameter: "offset", Detail: "excludes cursor; set one of them"})

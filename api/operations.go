@@ -104,7 +104,7 @@ type (
 	}
 	operationsInput struct {
 		OfTenant
-		Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Operations per page; at most 200"`
+		Limit  int    `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Operations per page"`
 		Cursor string `query:"cursor" maxLength:"64" doc:"Cursor of the page: next in the body of the previous page, or its Link with rel=next"`
 	}
 	operationsOutput struct {
@@ -238,8 +238,7 @@ func (s *server) listOperations(ctx context.Context, in *operationsInput) (*oper
 	if err != nil {
 		return nil, err
 	}
-	limit := min(in.Limit, operator.MaxLimit)
-	list, err := s.operator.Operations(ctx, tenant, before, limit)
+	list, err := s.operator.Operations(ctx, tenant, before, in.Limit)
 	if err != nil {
 		return nil, err
 	}
@@ -248,8 +247,8 @@ func (s *server) listOperations(ctx context.Context, in *operationsInput) (*oper
 	for i, o := range list {
 		out.Body.Operations[i] = operationOf(ctx, o)
 	}
-	if len(list) == limit {
-		out.Body.Next = makeCursor(list[limit-1].ID)
+	if len(list) == in.Limit {
+		out.Body.Next = makeCursor(list[in.Limit-1].ID)
 		out.Link = nextLink(in.Limit, out.Body.Next, map[string]string{"tenant": in.Tenant})
 	}
 	return out, nil

@@ -34,7 +34,7 @@ type Schedule struct {
 type (
 	schedulesInput struct {
 		OfTenant
-		Limit  int    `query:"limit" minimum:"1" default:"10000" doc:"Schedules per page; at most 10 000"`
+		Limit  int    `query:"limit" minimum:"1" maximum:"10000" default:"10000" doc:"Schedules per page"`
 		Cursor string `query:"cursor" maxLength:"900" doc:"Cursor of the page: next in the body of the previous page, or its Link with rel=next"`
 	}
 	schedulesOutput struct {
@@ -55,16 +55,15 @@ func (s *server) listSchedules(ctx context.Context, in *schedulesInput) (*schedu
 	if err != nil {
 		return nil, err
 	}
-	limit := min(in.Limit, operator.MaxSchedules)
 	schedules, err := s.operator.SchedulesPage(ctx, operator.SchedulesQuery{
-		Tenant: tenant, AfterName: after.name, AfterTenant: after.tenant, Limit: limit,
+		Tenant: tenant, AfterName: after.name, AfterTenant: after.tenant, Limit: in.Limit,
 	})
 	if err != nil {
 		return nil, err
 	}
 	out := &schedulesOutput{}
-	if len(schedules) == limit {
-		last := schedules[limit-1]
+	if len(schedules) == in.Limit {
+		last := schedules[in.Limit-1]
 		out.Body.Next = makeScheduleCursor(schedulePlace{last.Name, last.Tenant})
 		out.Link = nextLink(in.Limit, out.Body.Next, map[string]string{"tenant": in.Tenant})
 	}

@@ -138,7 +138,7 @@ type HeldMessage struct {
 
 type heldInput struct {
 	OfSink
-	Limit  int    `query:"limit" minimum:"1" default:"50" doc:"Messages per page; at most 200"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Messages per page"`
 	Cursor string `query:"cursor" maxLength:"64" doc:"Cursor of the page: next in the body of the previous page, or its Link with rel=next"`
 }
 
@@ -158,8 +158,7 @@ func (s *server) listHeld(ctx context.Context, in *heldInput) (*heldOutput, erro
 	if err != nil {
 		return nil, err
 	}
-	limit := min(in.Limit, operator.MaxLimit)
-	held, err := s.operator.Held(ctx, in.Sink, after, limit)
+	held, err := s.operator.Held(ctx, in.Sink, after, in.Limit)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +171,7 @@ func (s *server) listHeld(ctx context.Context, in *heldInput) (*heldOutput, erro
 		}
 		out.Body.Messages[i] = shown
 	}
-	if len(held) == limit {
+	if len(held) == in.Limit {
 		out.Body.Next = makeHeldCursor(held[len(held)-1].Place())
 		out.Link = nextLink(in.Limit, out.Body.Next, nil)
 	}

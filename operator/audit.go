@@ -124,8 +124,8 @@ type AuditFilter struct {
 }
 
 func (f AuditFilter) validate() error {
-	if f.Limit < 0 {
-		return invalid.Field("AuditFilter.Limit", "is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)
+	if _, err := pageLimit("AuditFilter.Limit", f.Limit); err != nil {
+		return err
 	}
 	if f.Before < 0 {
 		return invalid.Field("AuditFilter.Before", "is %d, want an entry's id, or 0", f.Before)
@@ -144,18 +144,19 @@ func (f AuditFilter) sparse() bool {
 }
 
 func (f AuditFilter) params() sqlgen.ListAuditParams {
+	rows, _ := pageLimit("AuditFilter.Limit", f.Limit) // validate has checked it
 	return sqlgen.ListAuditParams{
 		BeforeID: cmp.Or(f.Before, math.MaxInt64), Since: from(f.Since), Until: until(f.Until),
 		Actor: f.Actor, Act: f.Act, Queue: f.Queue, Target: f.Target, RequestID: f.RequestID,
 		JobID: pgvalue.UUIDOrNull(f.JobID), TenantID: pgvalue.UUIDOrNull(f.Tenant),
-		WithPayloads: f.WithPayloads, MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)),
+		WithPayloads: f.WithPayloads, MaxRows: rows,
 	}
 }
 
 // Audit lists the acts of operators, newest first. For the next page, set Before to the last entry's ID. It reads until
 // it has found as many as are wanted, or until ctx ends.
 func (o *Operator) Audit(ctx context.Context, f AuditFilter) (entries []AuditEntry, err error) {
-	limit := min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)
+	limit := cmp.Or(f.Limit, DefaultLimit)
 	for {
 		page, err := o.AuditPage(ctx, f)
 		if err != nil {
@@ -173,14 +174,14 @@ func (o *Operator) Audit(ctx context.Context, f AuditFilter) (entries []AuditEnt
 func (o *Operator) QueueActs(
 	ctx context.Context, queue string, tenant outbox.ID, limit int,
 ) (entries []AuditEntry, err error) {
-	f := AuditFilter{Queue: queue, Limit: limit}
-	if err := f.validate(); err != nil {
+	most, err := pageLimit("limit", limit)
+	if err := cmp.Or(err, validTexts(map[string]string{"queue": queue})); err != nil {
 		return nil, err
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.ListQueueActs(ctx, sqlgen.ListQueueActsParams{
-		Queue: queue, TenantID: pgvalue.UUIDOrNull(tenant), MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+		Queue: queue, TenantID: pgvalue.UUIDOrNull(tenant), MaxRows: most,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list acts on queue %s: %w", queue, err)

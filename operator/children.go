@@ -1,11 +1,9 @@
 package operator
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
-	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -16,20 +14,21 @@ import (
 // pass the last job's id as before; the zero id begins with the newest. A job that does not exist has no children. In a
 // context that [WithTenant] has tied to a tenant, only that tenant's are listed.
 func (o *Operator) Children(ctx context.Context, parent, before outbox.ID, limit int) ([]Job, error) {
-	if limit < 0 {
-		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
+	most, err := pageLimit("limit", limit)
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	params := sqlgen.ListChildrenParams{
 		ParentID: pgvalue.UUID(parent), Before: newest, Tenant: pgvalue.UUIDOrNull(tenantIn(ctx)),
-		MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+		MaxRows: most,
 	}
 	if !before.IsZero() {
 		params.Before = pgvalue.UUID(before)
 	}
 	var jobs []Job
-	err := o.byIndex(ctx, func(db *sqlgen.Queries) error {
+	err = o.byIndex(ctx, func(db *sqlgen.Queries) error {
 		rows, err := db.ListChildren(ctx, params)
 		for _, row := range rows {
 			jobs = append(jobs, fromRow(sqlgen.ListJobsRow(row)))

@@ -98,7 +98,7 @@ func tooMany(err error) error {
 func (o *Operator) DeadLetters(ctx context.Context, f DeadLetterFilter, before outbox.ID,
 	limit int,
 ) (letters []DeadLetter, err error) {
-	for limit = min(cmp.Or(limit, DefaultLimit), MaxLimit); ; {
+	for limit = cmp.Or(limit, DefaultLimit); ; {
 		page, err := o.DeadLetterPage(ctx, f, before, limit-len(letters))
 		if err != nil {
 			return nil, err
@@ -238,16 +238,17 @@ func (o *Operator) groupDeadLetters(ctx context.Context, f DeadLetterFilter, wit
 	if err := f.validate(); err != nil {
 		return nil, err
 	}
-	if limit < 0 {
-		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
+	most, err := pageLimit("limit", limit)
+	if err != nil {
+		return nil, err
 	}
 	p := f.params()
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	var rows []sqlgen.GroupDeadLettersRow
-	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
+	err = o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
 		rows, err = db.GroupDeadLetters(ctx, sqlgen.GroupDeadLettersParams{
-			After: p.After, Before: p.Before, MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+			After: p.After, Before: p.Before, MaxRows: most,
 			Growing:     pgvalue.Interval(within),
 			Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode,
 			Key: p.Key, TenantID: p.TenantID,

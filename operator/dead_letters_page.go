@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -27,14 +26,15 @@ func (o *Operator) DeadLetterPage(ctx context.Context, f DeadLetterFilter, befor
 	if err := f.validate(); err != nil {
 		return page, err
 	}
-	if limit < 0 {
-		return page, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
+	most, err := pageLimit("limit", limit)
+	if err != nil {
+		return page, err
 	}
 	f.Tenant = cmp.Or(f.Tenant, tenantIn(ctx))
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	err = o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
-		page, err = letterRounds(ctx, db, f.listed(before, limit), firstRows, pageTime)
+		page, err = letterRounds(ctx, db, f.listed(before, most), firstRows, pageTime)
 		return err
 	})
 	if err != nil {
@@ -44,13 +44,13 @@ func (o *Operator) DeadLetterPage(ctx context.Context, f DeadLetterFilter, befor
 }
 
 // listed returns the parameters of a list.
-func (f DeadLetterFilter) listed(before outbox.ID, limit int) sqlgen.ListDeadLettersParams {
+func (f DeadLetterFilter) listed(before outbox.ID, rows int32) sqlgen.ListDeadLettersParams {
 	p := f.params()
 	if !before.IsZero() && bytes.Compare(before[:], p.Before.Bytes[:]) < 0 {
 		p.Before = pgvalue.UUID(before)
 	}
 	return sqlgen.ListDeadLettersParams{
-		After: p.After, Before: p.Before, MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+		After: p.After, Before: p.Before, MaxRows: rows,
 		Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode, Key: p.Key,
 		TenantID:     p.TenantID,
 		CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince,

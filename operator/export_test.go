@@ -42,7 +42,7 @@ func (o *Operator) FirstLetters(ctx context.Context, f DeadLetterFilter, before 
 	var page DeadLetterPage
 	f.Tenant = cmp.Or(f.Tenant, tenantIn(ctx))
 	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
-		page, err = letterRounds(ctx, db, f.listed(before, limit), rows, 0)
+		page, err = letterRounds(ctx, db, f.listed(before, int32(limit)), rows, 0)
 		return err
 	})
 	return page, err

@@ -1,13 +1,11 @@
 package operator
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
-	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -35,8 +33,9 @@ func (m HeldMessage) Place() HeldPlace { return HeldPlace{m.Position, m.Job.ID} 
 // Held lists up to limit messages of a sink that are jobs (0 means 50; at most 200), in the order of the log. For the
 // next page, pass the last one's Place as after. An unknown sink has none.
 func (o *Operator) Held(ctx context.Context, sink string, after HeldPlace, limit int) ([]HeldMessage, error) {
-	if limit < 0 {
-		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
+	most, err := pageLimit("limit", limit)
+	if err != nil {
+		return nil, err
 	}
 	if err := validTexts(map[string]string{"sink": sink}); err != nil {
 		return nil, err
@@ -45,7 +44,7 @@ func (o *Operator) Held(ctx context.Context, sink string, after HeldPlace, limit
 	defer cancel()
 	rows, err := o.db.ListHeld(ctx, sqlgen.ListHeldParams{
 		Sink: sink, AfterPosition: after.Position, AfterJobID: pgvalue.UUID(after.Job),
-		MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+		MaxRows: most,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list held messages of sink %s: %w", sink, err)

@@ -78,9 +78,10 @@ type KeyFilter struct {
 }
 
 func (f KeyFilter) params() sqlgen.ListKeysParams {
+	rows, _ := pageLimit("KeyFilter.Limit", f.Limit) // Keys has checked it
 	p := sqlgen.ListKeysParams{
 		Tenant: pgvalue.UUIDOrNull(f.Tenant), Queue: f.Queue, Parked: f.Parked,
-		MaxKeys:    int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)),
+		MaxKeys:    rows,
 		AfterSince: from(time.Time{}), AfterTenantID: pgvalue.UUID(outbox.ID{}),
 	}
 	if f.After.Key != "" {
@@ -94,9 +95,8 @@ func (f KeyFilter) params() sqlgen.ListKeysParams {
 // last one's Place. A key may move in this order between two pages, when the job that was blocked first runs; it may
 // then be on both or on none. Keys reads the index of all open jobs with a key: for 200 000 that takes some 50 ms.
 func (o *Operator) Keys(ctx context.Context, f KeyFilter) ([]Key, error) {
-	if f.Limit < 0 {
-		return nil, invalid.Field("KeyFilter.Limit", "is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit,
-			DefaultLimit)
+	if _, err := pageLimit("KeyFilter.Limit", f.Limit); err != nil {
+		return nil, err
 	}
 	if err := validTexts(map[string]string{
 		"KeyFilter.Queue": f.Queue, "KeyFilter.After.Queue": f.After.Queue,

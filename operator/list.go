@@ -22,12 +22,6 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// These limit what [Operator.Jobs] returns at once.
-const (
-	DefaultLimit = 50
-	MaxLimit     = 200
-)
-
 // Filter selects jobs. Its zero value selects the newest of all.
 type Filter struct {
 	Kind   string    // "" means any
@@ -74,8 +68,8 @@ func (f Filter) validate() error {
 			return &outbox.InvalidError{Field: "Filter.Statuses", Reason: "has a mistake: " + err.Error()}
 		}
 	}
-	if f.Limit < 0 {
-		return invalid.Field("Filter.Limit", "is %d, want 1 to %d, or 0 for %d", f.Limit, MaxLimit, DefaultLimit)
+	if _, err := pageLimit("Filter.Limit", f.Limit); err != nil {
+		return err
 	}
 	if f.MinAttempt < 0 || f.MinAttempt > math.MaxInt32 {
 		return invalid.Field("Filter.MinAttempt", "is %d, want 1 to %d, or 0 for any", f.MinAttempt, math.MaxInt32)
@@ -117,13 +111,14 @@ func idRange(prefix string) (lowest, highest outbox.ID, err error) {
 
 // params returns the parameters of the query.
 func (f Filter) params() sqlgen.ListJobsParams {
+	rows, _ := pageLimit("Filter.Limit", f.Limit) // validate has checked it
 	p := sqlgen.ListJobsParams{
 		Kind: f.Kind, Queue: f.Queue, Key: f.Key, Fingerprint: f.Fingerprint, Tenant: pgvalue.UUIDOrNull(f.Tenant),
 		Before: newest, After: pgvalue.UUID(outbox.ID{}),
 		CreatedSince: timeOrAny(f.CreatedSince), CreatedUntil: timeOrAny(f.CreatedUntil),
 		Worker: f.Worker, ErrorCode: f.ErrorCode, MinAttempt: int32(f.MinAttempt), Parent: pgvalue.UUIDOrNull(f.Parent),
 		FinishedSince: timeOrAny(f.FinishedSince), FinishedUntil: timeOrAny(f.FinishedUntil),
-		Contains: f.Contains, MaxRows: int32(min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)), Skip: int32(f.Skip),
+		Contains: f.Contains, MaxRows: rows, Skip: int32(f.Skip),
 	}
 	p.Reach = p.Skip + p.MaxRows
 	if !f.CreatedUntil.IsZero() {
@@ -206,7 +201,7 @@ const (
 // may be shorter than the limit, even empty, while there are more. Jobs left out with Skip are read all the same, and
 // count as much.
 func (o *Operator) Page(ctx context.Context, f Filter) (JobPage, error) {
-	limit := min(cmp.Or(f.Limit, DefaultLimit), MaxLimit)
+	limit := cmp.Or(f.Limit, DefaultLimit)
 	f.Tenant = cmp.Or(f.Tenant, tenantIn(ctx))
 	if err := f.validate(); err != nil || !f.sparse() {
 		jobs, err := o.Jobs(ctx, f)

@@ -226,12 +226,13 @@ func (o *Operator) startOnLetters(ctx context.Context, n OperationSpec) (Operati
 // Operations lists up to limit operations (0 means 50; at most 200) of a tenant or, if it is zero, of all, newest
 // first. For the next page, pass the last one's id as before; the zero id begins with the newest.
 func (o *Operator) Operations(ctx context.Context, tenant, before outbox.ID, limit int) ([]Operation, error) {
-	if limit < 0 {
-		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
+	most, err := pageLimit("limit", limit)
+	if err != nil {
+		return nil, err
 	}
 	params := sqlgen.ListOperationsParams{
 		Before: newest, TenantID: pgvalue.UUIDOrNull(tenant),
-		MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+		MaxRows: most,
 	}
 	if !before.IsZero() {
 		params.Before = pgvalue.UUID(before)

@@ -123,19 +123,6 @@ func TestAnOperationDoesWhatWasCounted(t *testing.T) {
 	}
 }
 
-func TestANegativeLimitIsRefused(t *testing.T) {
-	t.Parallel()
-	o, _ := newRig(t)
-	_, operations := o.Operations(t.Context(), outbox.ID{}, outbox.ID{}, -1)
-	_, children := o.Children(t.Context(), outbox.NewID(), outbox.ID{}, -1)
-	_, letters := o.DeadLetters(t.Context(), operator.DeadLetterFilter{}, outbox.ID{}, -1)
-	for list, err := range map[string]error{"operations": operations, "children": children, "dead letters": letters} {
-		if invalid, ok := errors.AsType[*outbox.InvalidError](err); !ok || invalid.Field != "limit" {
-			t.Errorf("%s: %v, want the limit refused", list, err)
-		}
-	}
-}
-
 // A stopped operation does nothing, and resumed it goes on with what was meant: a job that it has replayed and that
 // has died again stays dead.
 func TestAnOperationIsStoppedAndResumed(t *testing.T) {

@@ -1,7 +1,6 @@
 package operator
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/engine"
-	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -250,8 +248,9 @@ func (o *Operator) checkQueue(ctx context.Context, queue string) error {
 // LongestRunning lists up to limit jobs of a queue (0 means 50; at most 200) that run now, the one first whose attempt
 // began first, without payloads, results and attempts. The zero tenant means any.
 func (o *Operator) LongestRunning(ctx context.Context, queue string, tenant outbox.ID, limit int) ([]Job, error) {
-	if limit < 0 {
-		return nil, invalid.Field("limit", "is %d, want 1 to %d, or 0 for %d", limit, MaxLimit, DefaultLimit)
+	most, err := pageLimit("limit", limit)
+	if err != nil {
+		return nil, err
 	}
 	if err := validTexts(map[string]string{"queue": queue}); err != nil {
 		return nil, err
@@ -259,7 +258,7 @@ func (o *Operator) LongestRunning(ctx context.Context, queue string, tenant outb
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.ListLongestRunning(ctx, sqlgen.ListLongestRunningParams{
-		Queue: queue, Tenant: pgvalue.UUIDOrNull(tenant), MaxRows: int32(min(cmp.Or(limit, DefaultLimit), MaxLimit)),
+		Queue: queue, Tenant: pgvalue.UUIDOrNull(tenant), MaxRows: most,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list what has run longest in queue %s: %w", queue, err)

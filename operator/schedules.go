@@ -76,18 +76,15 @@ type SchedulesQuery struct {
 // SchedulesPage returns schedules in the order of their names and then tenants. A page of one tenant reads its own
 // rows; one of all tenants reads all schedules, which programs and people write, and sorts as many as it returns.
 func (o *Operator) SchedulesPage(ctx context.Context, q SchedulesQuery) ([]Schedule, error) {
-	if q.Limit < 0 {
-		return nil, invalid.Field("SchedulesQuery.Limit", "is %d, want 1 to %d, or 0 for %d", q.Limit, MaxSchedules,
-			MaxSchedules)
-	}
-	if err := validTexts(map[string]string{"name": q.AfterName}); err != nil {
+	most, err := limited("SchedulesQuery.Limit", q.Limit, MaxSchedules, MaxSchedules)
+	if err := cmp.Or(err, validTexts(map[string]string{"SchedulesQuery.AfterName": q.AfterName})); err != nil {
 		return nil, err
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.ListSchedules(ctx, sqlgen.ListSchedulesParams{
 		Tenant: pgvalue.UUIDOrNull(q.Tenant), AfterName: q.AfterName, AfterTenant: pgvalue.UUID(q.AfterTenant),
-		MaxRows: int32(min(cmp.Or(q.Limit, MaxSchedules), MaxSchedules)),
+		MaxRows: most,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list schedules: %w", err)
@@ -119,15 +116,20 @@ func (o *Operator) Schedule(ctx context.Context, tenant outbox.ID, name string) 
 	return found[0], nil
 }
 
-// OverdueSchedules returns up to limit schedules of a tenant or, if it is zero, of all that are due for longer than
-// patience and not paused, the longest due first. It sets their name, tenant, kind, queue and NextAt.
+// OverdueSchedules returns up to limit schedules (0 means 50; at most 10 000) of a tenant or, if it is zero, of all that
+// are due for longer than patience and not paused, the longest due first. It sets their name, tenant, kind, queue and
+// NextAt.
 func (o *Operator) OverdueSchedules(ctx context.Context, tenant outbox.ID, patience time.Duration,
 	limit int,
 ) ([]Schedule, error) {
+	most, err := limited("limit", limit, DefaultLimit, MaxSchedules)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.OverdueSchedules(ctx, sqlgen.OverdueSchedulesParams{
-		Tenant: pgvalue.UUIDOrNull(tenant), Patience: pgvalue.Interval(patience), MaxRows: int32(limit),
+		Tenant: pgvalue.UUIDOrNull(tenant), Patience: pgvalue.Interval(patience), MaxRows: most,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list overdue schedules: %w", err)

@@ -211,12 +211,3 @@ func TestActsOnSchedulesAreRecorded(t *testing.T) {
 		t.Errorf("acts (-want +got):\n%s", diff)
 	}
 }
-
-func TestAPageOfSchedulesHasALimit(t *testing.T) {
-	t.Parallel()
-	o, _ := newRig(t)
-	_, err := o.SchedulesPage(t.Context(), operator.SchedulesQuery{Limit: -1})
-	if refused, ok := errors.AsType[*outbox.InvalidError](err); !ok || refused.Field != "SchedulesQuery.Limit" {
-		t.Errorf("a limit of -1: %v, want it refused", err)
-	}
-}
