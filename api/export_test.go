@@ -15,3 +15,6 @@ func (c *Config) BodyTimeout(d time.Duration) { c.bodyTimeout = d }
 
 // Rest sets how long the hub does not look while no change is known.
 func (c *Config) Rest(d time.Duration) { c.restAfter = func(time.Duration) time.Duration { return d } }
+
+// FieldPlaces says where requests have the fields of Go.
+var FieldPlaces = fieldPlaces

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -170,15 +169,21 @@ func (p *Problem) unbegun() *Problem {
 	return p
 }
 
-// of adds to a problem with an unknown outcome what a client of the route may do: retrying an act could do it twice.
+// of completes a problem for its route. A mistake that may be in the body or in a parameter is in a parameter if the
+// route is one that reads, or has the parameter in its path. To an unknown outcome it adds what a client may do:
+// retrying an act could do it twice.
 func (p *Problem) of(op *huma.Operation) *Problem {
+	for i := range p.Errors {
+		switch fault := &p.Errors[i]; {
+		case fault.Pointer == "" || fault.Parameter == "":
+		case op.Method == http.MethodGet, strings.Contains(op.Path, "{"+fault.Parameter+"}"):
+			fault.Pointer = ""
+		default:
+			fault.Parameter = ""
+		}
+	}
 	if op.Method == http.MethodGet {
 		p.Outcome = outcomeNone
-		for i, fault := range p.Errors {
-			if name := ofQuery[fault.Pointer]; name != "" {
-				p.Errors[i] = Fault{Parameter: name, Detail: fault.Detail}
-			}
-		}
 		return p
 	}
 	if !p.unsure {
@@ -192,9 +197,6 @@ func (p *Problem) of(op *huma.Operation) *Problem {
 	}
 	return p
 }
-
-// ofQuery maps places in the filter of a body to the parameters of a query.
-var ofQuery = map[string]string{"#/filter/idPrefix": "id_prefix", "#/filter/contains": "contains"}
 
 // lookAfterStore is the error of a look at jobs that are stored, of a request that may be repeated with its key.
 type lookAfterStore struct{ error }
@@ -310,118 +312,6 @@ const (
 
 func isSQL(err error, conditions ...string) bool {
 	return slices.Contains(conditions, pgsession.State(err))
-}
-
-// wireNames maps fields in the errors of package outbox to the names that clients know.
-var wireNames = map[string]string{
-	"Args.Kind()": "kind", "Args": "payload", "Raw.Payload": "payload", "Options.Queue": "queue",
-	"Options.Priority": "priority",
-	"Options.Delay":    "delaySeconds", "Options.RunAt": "runAt", "Options.MaxAttempts": "maxAttempts",
-	"Options.Timeout": "timeoutSeconds", "Options.Backoff": "backoffSeconds",
-	"Options.Key": "key", "Options.IdempotencyKey": "idempotencyKey", "Options.Headers": "headers",
-	"Options.Headers name": "headers",
-	"Options.Deadline":     "deadline", "Options.Key.MaxActive": "maxActive", "Options.Key.Ordered": "ordered",
-	"Options.Key.Sequence": "sequence",
-	"Options.Key.OnDeath":  "onDeath", "Options.Key.ParkAfter": "parkAfterSeconds", "Options.Key.OnLapse": "onLapse",
-	"Options.Key.MaxQueued": "maxQueued",
-	"Options.Key.WhenFull":  "whenFull", "payload": "payload", "OpenFilter.AsOf": "jobs/asOf",
-	"name": "name", "expression": "cron", "expression.minute": "cron", "expression.hour": "cron",
-	"expression.day-of-month": "cron",
-	"expression.month":        "cron", "expression.day-of-week": "cron", "zone": "timeZone", "interval": "everySeconds",
-	"Options.Missed": "missed", "Options.MissedLimit": "missedLimit",
-	"Filter.IDPrefix": "filter/idPrefix", "Filter.Contains": "filter/contains",
-	"OperationSpec.PerSecond": "ratePerSecond", "OperationSpec.Edit": "edit", "JobEdit.Queue": "edit/queue", "JobEdit.Priority": "edit/priority",
-	"JobEdit.RunAt": "edit/runAt",
-	"topics":        "topics", "until": "until", "rate": "ratePerSecond",
-	"Limits.MaxRunning": "maxRunning", "Limits.Rate.Starts": "rate/starts",
-	"Limits.Rate.Interval": "rate/intervalSeconds",
-}
-
-// wireReasons replaces the fields that a reason names likewise: the longest first, because some are prefixes of others.
-var wireReasons = func() *strings.Replacer {
-	var fields []string
-	for field := range wireNames {
-		if strings.HasPrefix(field, "Options.") {
-			fields = append(fields, field)
-		}
-	}
-	slices.SortFunc(fields, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
-	words := []string{
-		"MaxActive, Ordered, OnLapse and MaxQueued", "maxActive, ordered, onLapse and maxQueued",
-		"and so is an interval", "and so is everySeconds",
-	}
-	for _, field := range fields {
-		words = append(words, field, wireNames[field])
-	}
-	return strings.NewReplacer(words...)
-}()
-
-// faultsOf returns all the outbox.InvalidErrors that err joins.
-func faultsOf(err error) []Fault {
-	var faults []Fault
-	switch e := err.(type) {
-	case *outbox.InvalidError:
-		name, reason := wireNames[e.Field], wireReasons.Replace(e.Reason)
-		switch {
-		case e.Field == "queue": // from an operator: in the path
-			faults = append(faults, Fault{Parameter: e.Field, Detail: reason})
-		case name != "":
-			faults = append(faults, Fault{Pointer: "#/" + name, Detail: reason})
-		case strings.HasPrefix(e.Field, "Args/"):
-			faults = append(faults, Fault{Pointer: "#/payload" + strings.TrimPrefix(e.Field, "Args"), Detail: reason})
-		case strings.HasPrefix(e.Field, "Options.Headers["):
-			faults = append(faults, Fault{Pointer: "#/headers", Detail: e.Error()})
-		default:
-			faults = append(faults, Fault{Detail: reason})
-		}
-	case interface{ Unwrap() []error }:
-		for _, inner := range e.Unwrap() {
-			faults = append(faults, faultsOf(inner)...)
-		}
-	case interface{ Unwrap() error }:
-		faults = faultsOf(e.Unwrap())
-	}
-	return faults
-}
-
-// fromHuma returns the problem for what huma finds in parameters and bodies.
-func fromHuma(e *huma.ErrorModel) *Problem {
-	kind := invalidInput
-	for _, c := range []code{malformed, requestTimeout, bodyTooLarge, mediaType, invalidInput} {
-		if c.status == e.Status {
-			kind = c
-		}
-	}
-	if e.Status >= http.StatusInternalServerError {
-		return internalError.because("")
-	}
-	var faults []Fault
-	for _, d := range e.Errors {
-		faults = append(faults, faultAt(d.Location, d.Message))
-	}
-	detail := e.Detail
-	if len(faults) > 0 {
-		detail = ""
-	}
-	return kind.because(detail, faults...)
-}
-
-// faultAt parses a place as huma writes it: body.ids[3], query.limit, path.id.
-func faultAt(location, detail string) Fault {
-	where, name, _ := strings.Cut(location, ".")
-	switch where {
-	case "query", "path":
-		return Fault{Parameter: name, Detail: detail}
-	case "header":
-		return Fault{Header: name, Detail: detail}
-	case "body":
-		pointer := "#"
-		if name != "" {
-			pointer += "/" + strings.NewReplacer(".", "/", "[", "/", "]", "").Replace(name)
-		}
-		return Fault{Pointer: pointer, Detail: detail}
-	}
-	return Fault{Detail: detail}
 }
 
 // writeProblem answers where huma does not: before a route is known, and after a panic.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -124,17 +125,14 @@ type AuditFilter struct {
 }
 
 func (f AuditFilter) validate() error {
-	if _, err := pageLimit("AuditFilter.Limit", f.Limit); err != nil {
-		return err
-	}
+	_, err := pageLimit("AuditFilter.Limit", f.Limit)
 	if f.Before < 0 {
-		return invalid.Field("AuditFilter.Before", "is %d, want an entry's id, or 0", f.Before)
+		err = errors.Join(err, invalid.Field("AuditFilter.Before", "is %d, want an entry's id, or 0", f.Before))
 	}
-	return validTexts(map[string]string{
+	return errors.Join(err, validTexts(map[string]string{
 		"AuditFilter.Actor": f.Actor, "AuditFilter.Act": f.Act, "AuditFilter.Queue": f.Queue,
-		"AuditFilter.Target":    f.Target,
-		"AuditFilter.RequestID": f.RequestID,
-	})
+		"AuditFilter.Target": f.Target, "AuditFilter.RequestID": f.RequestID,
+	}))
 }
 
 // sparse reports whether a page may require much reading, because no index supports the filter.
@@ -175,7 +173,7 @@ func (o *Operator) QueueActs(
 	ctx context.Context, queue string, tenant outbox.ID, limit int,
 ) (entries []AuditEntry, err error) {
 	most, err := pageLimit("limit", limit)
-	if err := cmp.Or(err, validTexts(map[string]string{"queue": queue})); err != nil {
+	if err := errors.Join(err, validTexts(map[string]string{"queue": queue})); err != nil {
 		return nil, err
 	}
 	ctx, cancel := bounded(ctx)

@@ -44,23 +44,25 @@ type DeadLetterFilter struct {
 }
 
 func (f DeadLetterFilter) validate() error {
+	var err error
 	if f.Status != "" && f.Status != outbox.Failed && f.Status != outbox.Dead {
-		return invalid.Field("DeadLetterFilter.Status", "is %q, want failed, dead, or nothing for both", f.Status)
+		err = invalid.Field("DeadLetterFilter.Status", "is %q, want failed, dead, or nothing for both", f.Status)
 	}
-	return validTexts(map[string]string{
+	return errors.Join(err, validTexts(map[string]string{
 		"DeadLetterFilter.Kind": f.Kind, "DeadLetterFilter.Queue": f.Queue, "DeadLetterFilter.ErrorCode": f.ErrorCode,
 		"DeadLetterFilter.Fingerprint": f.Fingerprint, "DeadLetterFilter.Key": f.Key,
-	})
+	}))
 }
 
-// validTexts refuses text that Postgres cannot compare with anything.
+// validTexts refuses texts that Postgres cannot compare with anything.
 func validTexts(fields map[string]string) error {
+	var errs []error
 	for _, field := range slices.Sorted(maps.Keys(fields)) {
 		if s := fields[field]; !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
-			return &outbox.InvalidError{Field: field, Reason: "is not valid UTF-8, or has a NUL"}
+			errs = append(errs, invalid.Field(field, "is not valid UTF-8, or has a NUL"))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (f DeadLetterFilter) params() sqlgen.FindDeadLettersParams {

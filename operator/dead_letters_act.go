@@ -45,6 +45,14 @@ const (
 	MaxPerSecond = 1e5
 )
 
+// validPerSecond refuses a rate out of these bounds; 0 means no limit.
+func validPerSecond(field string, rate float64) error {
+	if rate != 0 && !(rate >= MinPerSecond && rate <= MaxPerSecond) { // NaN is refused, too
+		return invalid.Field(field, "is %v, want %v to %v, or 0 for no limit", rate, MinPerSecond, MaxPerSecond)
+	}
+	return nil
+}
+
 const (
 	actPage = 500 // jobs in a statement of an act on many
 	// actBytes limits their payloads, which a dismissal moves, so that the statement finishes within its time limit.
@@ -64,9 +72,8 @@ const (
 func (o *Operator) ReplayDeadLetters(ctx context.Context, f DeadLetterFilter,
 	rate float64,
 ) iter.Seq2[BulkProgress, error] {
-	if rate != 0 && !(rate >= MinPerSecond && rate <= MaxPerSecond) { // NaN is refused, too
-		return refused(invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", rate, MinPerSecond,
-			MaxPerSecond))
+	if err := validPerSecond("rate", rate); err != nil {
+		return refused(err)
 	}
 	page, spacing := pace(rate)
 	return o.actOnMany(ctx, f, page, spacing, o.replaySome(spacing))

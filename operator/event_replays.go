@@ -94,21 +94,20 @@ func (r Replay) ForTenant() Replay {
 }
 
 func (r *EventReplay) validate() error {
-	var errs []error
+	errs := []error{validTexts(map[string]string{
+		"EventReplay.Key": r.Key, "EventReplay.Topics": strings.Join(r.Topics, " "),
+	})}
 	for _, pattern := range r.Topics {
 		if name := strings.TrimSuffix(pattern, ".*"); pattern != "*" &&
 			(name == "" || strings.ContainsAny(name, "* \t")) {
-			errs = append(errs, invalid.Field("topics", "has %q: want a topic, one that ends in .* or *", pattern))
+			errs = append(errs, invalid.Field("EventReplay.Topics",
+				"has %q: want a topic, one that ends in .* or *", pattern))
 		}
 	}
 	if !r.Until.IsZero() && !r.Since.Before(r.Until) {
-		errs = append(errs, invalid.Field("until", "is not after since"))
+		errs = append(errs, invalid.Field("EventReplay.Until", "is not after since"))
 	}
-	if r.PerSecond != 0 && !(r.PerSecond >= MinPerSecond && r.PerSecond <= MaxPerSecond) { // NaN is refused, too
-		errs = append(errs, invalid.Field("rate", "is %v events a second, want %v to %v, or 0 for no limit",
-			r.PerSecond, MinPerSecond, MaxPerSecond))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, validPerSecond("EventReplay.PerSecond", r.PerSecond))...)
 }
 
 // WouldReplayEvents returns what [Operator.ReplayEvents] would do, and changes nothing. It returns

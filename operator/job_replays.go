@@ -49,24 +49,18 @@ type HistoryPlan struct {
 }
 
 func (r *JobReplay) validate() error {
-	var errs []error
+	errs := []error{validTexts(map[string]string{"JobReplay.Key": r.Key})}
 	if fault := engine.NameFault(r.Kind); fault != "" {
-		errs = append(errs, invalid.Field("kind", "%s", fault))
+		errs = append(errs, invalid.Field("JobReplay.Kind", "%s", fault))
 	}
 	if strings.HasPrefix(r.Kind, engine.HeldKind("")) {
-		errs = append(errs, invalid.Field("kind", "is that of messages that a sink has refused: replay their events"))
-	}
-	if err := validTexts(map[string]string{"key": r.Key}); err != nil {
-		errs = append(errs, err)
+		errs = append(errs, invalid.Field("JobReplay.Kind",
+			"is that of messages that a sink has refused: replay their events"))
 	}
 	if !r.Until.IsZero() && !r.Since.Before(r.Until) {
-		errs = append(errs, invalid.Field("until", "is not after since"))
+		errs = append(errs, invalid.Field("JobReplay.Until", "is not after since"))
 	}
-	if r.PerSecond != 0 && !(r.PerSecond >= MinPerSecond && r.PerSecond <= MaxPerSecond) { // NaN is refused, too
-		errs = append(errs, invalid.Field("rate", "is %v jobs a second, want %v to %v, or 0 for no limit", r.PerSecond,
-			MinPerSecond, MaxPerSecond))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, validPerSecond("JobReplay.PerSecond", r.PerSecond))...)
 }
 
 // WouldReplayHistory returns what [Operator.ReplayHistory] would do, and changes nothing. It also returns a plan that
@@ -93,7 +87,7 @@ func (o *Operator) WouldReplayHistory(ctx context.Context, r JobReplay) (History
 		return HistoryPlan{}, fmt.Errorf("count the jobs of a replay: %w", err)
 	case row.Sealed > 0:
 		return HistoryPlan{},
-			invalid.Field("kind",
+			invalid.Field("JobReplay.Kind",
 				"has %d jobs in that time of which the payload is sealed, for the job itself: no handler could open a copy", row.Sealed)
 	}
 	plan := HistoryPlan{

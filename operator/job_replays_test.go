@@ -108,11 +108,11 @@ func TestAReplayOfJobsThatIsNoneOrTooMuch(t *testing.T) {
 		t.Errorf("of none: %v", err)
 	}
 	for field, r := range map[string]operator.JobReplay{
-		"kind":  {Since: hour},
-		"kind ": {Kind: "relay:orders", Since: hour},
-		"until": {Kind: "k", Since: hour, Until: hour.Add(-time.Second)},
-		"rate":  {Kind: "k", Since: hour, PerSecond: 1e6},
-		"key":   {Kind: "k", Since: hour, Key: "a\x00"},
+		"JobReplay.Kind":      {Since: hour},
+		"JobReplay.Kind ":     {Kind: "relay:orders", Since: hour},
+		"JobReplay.Until":     {Kind: "k", Since: hour, Until: hour.Add(-time.Second)},
+		"JobReplay.PerSecond": {Kind: "k", Since: hour, PerSecond: 1e6},
+		"JobReplay.Key":       {Kind: "k", Since: hour, Key: "a\x00"},
 	} {
 		_, _, err := o.ReplayHistory(t.Context(), r)
 		if invalid, ok := errors.AsType[*outbox.InvalidError](err); !ok || invalid.Field != strings.TrimSpace(field) {
@@ -126,7 +126,7 @@ func TestAReplayOfJobsThatIsNoneOrTooMuch(t *testing.T) {
 		t.Errorf("of 20 jobs of 4 MiB: %v", err)
 	}
 	exec(t, db, `UPDATE outbox.history SET payload = '', content_type = $1 WHERE finished_at = (SELECT min(finished_at) FROM outbox.history)`, protect.SealedType)
-	if _, err := o.WouldReplayHistory(t.Context(), operator.JobReplay{Kind: "order.announce", Since: hour}); err == nil || !strings.Contains(err.Error(), "kind has 4 jobs") {
+	if _, err := o.WouldReplayHistory(t.Context(), operator.JobReplay{Kind: "order.announce", Since: hour}); err == nil || !strings.Contains(err.Error(), "JobReplay.Kind has 4 jobs") {
 		t.Errorf("of jobs of which some are sealed: %v", err)
 	}
 	if left := copies(t, db); len(left) > 0 {

@@ -37,10 +37,11 @@ func (n KeyName) withDefaults() KeyName {
 }
 
 func (n KeyName) validate() error {
+	var err error
 	if n.Key == "" {
-		return invalid.Field("KeyName.Key", "is empty")
+		err = invalid.Field("KeyName.Key", "is empty")
 	}
-	return validTexts(map[string]string{"KeyName.Queue": n.Queue, "KeyName.Key": n.Key})
+	return errors.Join(err, validTexts(map[string]string{"KeyName.Queue": n.Queue, "KeyName.Key": n.Key}))
 }
 
 func (n KeyName) String() string { return fmt.Sprintf("%s of queue %s", n.Key, n.Queue) }
@@ -95,13 +96,10 @@ func (f KeyFilter) params() sqlgen.ListKeysParams {
 // last one's Place. A key may move in this order between two pages, when the job that was blocked first runs; it may
 // then be on both or on none. Keys reads the index of all open jobs with a key: for 200 000 that takes some 50 ms.
 func (o *Operator) Keys(ctx context.Context, f KeyFilter) ([]Key, error) {
-	if _, err := pageLimit("KeyFilter.Limit", f.Limit); err != nil {
-		return nil, err
-	}
-	if err := validTexts(map[string]string{
-		"KeyFilter.Queue": f.Queue, "KeyFilter.After.Queue": f.After.Queue,
-		"KeyFilter.After.Key": f.After.Key,
-	}); err != nil {
+	_, limit := pageLimit("KeyFilter.Limit", f.Limit)
+	if err := errors.Join(limit, validTexts(map[string]string{
+		"KeyFilter.Queue": f.Queue, "KeyFilter.After.Queue": f.After.Queue, "KeyFilter.After.Key": f.After.Key,
+	})); err != nil {
 		return nil, err
 	}
 	return o.keys(ctx, f.params())

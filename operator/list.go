@@ -63,31 +63,29 @@ const MaxSkip = 10_000
 const clockError = time.Hour
 
 func (f Filter) validate() error {
+	_, limit := pageLimit("Filter.Limit", f.Limit)
+	_, _, prefix := idRange(f.IDPrefix)
+	errs := []error{limit, prefix}
 	for _, s := range f.Statuses {
 		if _, err := ParseStatus(string(s)); err != nil {
-			return &outbox.InvalidError{Field: "Filter.Statuses", Reason: "has a mistake: " + err.Error()}
+			errs = append(errs, invalid.Field("Filter.Statuses", "has a mistake: %v", err))
 		}
 	}
-	if _, err := pageLimit("Filter.Limit", f.Limit); err != nil {
-		return err
-	}
 	if f.MinAttempt < 0 || f.MinAttempt > math.MaxInt32 {
-		return invalid.Field("Filter.MinAttempt", "is %d, want 1 to %d, or 0 for any", f.MinAttempt, math.MaxInt32)
-	}
-	if _, _, err := idRange(f.IDPrefix); err != nil {
-		return err
+		errs = append(errs, invalid.Field("Filter.MinAttempt", "is %d, want 1 to %d, or 0 for any", f.MinAttempt,
+			math.MaxInt32))
 	}
 	if f.Skip < 0 || f.Skip > MaxSkip {
-		return invalid.Field("Filter.Skip", "is %d, want 0 to %d", f.Skip, MaxSkip)
+		errs = append(errs, invalid.Field("Filter.Skip", "is %d, want 0 to %d", f.Skip, MaxSkip))
 	}
 	if len(f.Contains) > maxContains {
-		return invalid.Field("Filter.Contains", "has %d bytes, want up to %d", len(f.Contains), maxContains)
+		errs = append(errs, invalid.Field("Filter.Contains", "has %d bytes, want up to %d", len(f.Contains),
+			maxContains))
 	}
-	return validTexts(map[string]string{
+	return errors.Join(append(errs, validTexts(map[string]string{
 		"Filter.Contains": f.Contains, "Filter.Kind": f.Kind, "Filter.Queue": f.Queue, "Filter.Key": f.Key,
-		"Filter.Fingerprint": f.Fingerprint,
-		"Filter.Worker":      f.Worker, "Filter.ErrorCode": f.ErrorCode,
-	})
+		"Filter.Fingerprint": f.Fingerprint, "Filter.Worker": f.Worker, "Filter.ErrorCode": f.ErrorCode,
+	}))...)
 }
 
 // idRange returns the lowest and the highest id that begins with a prefix.

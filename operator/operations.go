@@ -1,7 +1,6 @@
 package operator
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -140,21 +139,21 @@ func readLetters(text []byte) (f DeadLetterFilter, err error) {
 	return f, nil
 }
 
-// Validate returns the mistakes that [Operator.StartOperation] refuses, as an [outbox.InvalidError].
+// Validate returns every mistake for which [Operator.StartOperation] refuses it, as [*outbox.InvalidError]s, joined.
 func (n OperationSpec) Validate() error {
-	switch {
-	case n.Act != ReplayLetters && n.Act != DismissLetters && !n.Act.OnOpenJobs():
-		return invalid.Field("OperationSpec.Act", "is %q, want one of %s", n.Act, strings.Join(knownActs(), ", "))
-	case n.PerSecond != 0 && n.Act == DismissLetters:
-		return invalid.Field("OperationSpec.PerSecond", "is not for a dismissal")
-	case n.PerSecond != 0 && !(n.PerSecond >= MinPerSecond && n.PerSecond <= MaxPerSecond): // NaN is refused, too
-		return invalid.Field("OperationSpec.PerSecond", "is %v, want %v to %v, or 0 for no limit", n.PerSecond, MinPerSecond,
-			MaxPerSecond)
+	var act error
+	if n.Act != ReplayLetters && n.Act != DismissLetters && !n.Act.OnOpenJobs() {
+		act = invalid.Field("OperationSpec.Act", "is %q, want one of %s", n.Act, strings.Join(knownActs(), ", "))
 	}
+	rate := validPerSecond("OperationSpec.PerSecond", n.PerSecond)
+	if n.PerSecond != 0 && n.Act == DismissLetters {
+		rate = invalid.Field("OperationSpec.PerSecond", "is not for a dismissal")
+	}
+	filter := n.Filter.validate
 	if n.Act.OnOpenJobs() {
-		return cmp.Or(n.Jobs.validate(), n.validateEdit())
+		filter = n.Jobs.validate
 	}
-	return cmp.Or(n.Filter.validate(), n.validateEdit())
+	return errors.Join(act, rate, filter(), n.validateEdit())
 }
 
 // StartOperation leaves an act on many jobs to the processes that run operations ([Operator.RunOperations]), which go

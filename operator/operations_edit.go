@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"math"
 	"strconv"
 	"strings"
@@ -51,17 +52,23 @@ func (n OperationSpec) validateEdit() error {
 		return nil
 	case nothing:
 		return invalid.Field("OperationSpec.Edit", "changes nothing: want a queue, a priority or a time")
-	case e.Priority != nil && (*e.Priority < math.MinInt16 || *e.Priority > math.MaxInt16):
-		return invalid.Field("JobEdit.Priority", "is %d, want %d to %d", *e.Priority, math.MinInt16, math.MaxInt16)
-	case !e.RunAt.IsZero() && (e.RunAt.UTC().Year() < 1970 || e.RunAt.UTC().Year() > 9999):
-		return invalid.Field("JobEdit.RunAt", "is in the year %d, want 1970 to 9999", e.RunAt.UTC().Year())
-	case e.Queue != "" && n.Jobs.Key != "":
-		return invalid.Field("JobEdit.Queue", "is not for jobs of a key: its limit and its order hold within a queue")
+	}
+	var errs []error
+	if e.Priority != nil && (*e.Priority < math.MinInt16 || *e.Priority > math.MaxInt16) {
+		errs = append(errs, invalid.Field("JobEdit.Priority", "is %d, want %d to %d", *e.Priority, math.MinInt16,
+			math.MaxInt16))
+	}
+	if year := e.RunAt.UTC().Year(); !e.RunAt.IsZero() && (year < 1970 || year > 9999) {
+		errs = append(errs, invalid.Field("JobEdit.RunAt", "is in the year %d, want 1970 to 9999", year))
+	}
+	if e.Queue != "" && n.Jobs.Key != "" {
+		errs = append(errs, invalid.Field("JobEdit.Queue",
+			"is not for jobs of a key: its limit and its order hold within a queue"))
 	}
 	if fault := engine.QueueFault(e.Queue); e.Queue != "" && fault != "" {
-		return invalid.Field("JobEdit.Queue", "%s", fault)
+		errs = append(errs, invalid.Field("JobEdit.Queue", "%s", fault))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // editJobs edits jobs that still wait in the state that the operation has counted, and returns how many it has edited.

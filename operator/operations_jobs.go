@@ -81,17 +81,18 @@ type OpenMatch struct {
 }
 
 func (f OpenFilter) validate() error {
+	var errs []error
 	for _, s := range f.Statuses {
 		if _, err := ParseStatus(string(s)); err != nil {
-			return invalid.Field("OpenFilter.Statuses", "has a mistake: %v", err)
+			errs = append(errs, invalid.Field("OpenFilter.Statuses", "has a mistake: %v", err))
 		}
 	}
 	if _, ok := parseAsOf(f.AsOf); f.AsOf != "" && !ok {
-		return invalid.Field("OpenFilter.AsOf", "is not what MatchOpenJobs has returned")
+		errs = append(errs, invalid.Field("OpenFilter.AsOf", "is not one that a count has returned"))
 	}
-	return validTexts(map[string]string{
+	return errors.Join(append(errs, validTexts(map[string]string{
 		"OpenFilter.Kind": f.Kind, "OpenFilter.Queue": f.Queue, "OpenFilter.Key": f.Key,
-	})
+	}))...)
 }
 
 // statuses returns the statuses that an act concerns.
@@ -185,7 +186,7 @@ func (f OpenFilter) params(act OperationAct) []any {
 // all others that have begun since cannot be stored.
 func (o *Operator) MatchOpenJobs(ctx context.Context, act OperationAct, f OpenFilter) (OpenMatch, error) {
 	if !act.OnOpenJobs() {
-		return OpenMatch{}, invalid.Field("OperationSpec.Act", "is %q, which is no act on open jobs", act)
+		return OpenMatch{}, invalid.Field("act", "is %q, which is no act on open jobs", act)
 	}
 	if err := f.validate(); err != nil {
 		return OpenMatch{}, err

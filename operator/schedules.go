@@ -2,7 +2,6 @@ package operator
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -77,7 +75,7 @@ type SchedulesQuery struct {
 // rows; one of all tenants reads all schedules, which programs and people write, and sorts as many as it returns.
 func (o *Operator) SchedulesPage(ctx context.Context, q SchedulesQuery) ([]Schedule, error) {
 	most, err := limited("SchedulesQuery.Limit", q.Limit, MaxSchedules, MaxSchedules)
-	if err := cmp.Or(err, validTexts(map[string]string{"SchedulesQuery.AfterName": q.AfterName})); err != nil {
+	if err := errors.Join(err, validTexts(map[string]string{"SchedulesQuery.AfterName": q.AfterName})); err != nil {
 		return nil, err
 	}
 	ctx, cancel := bounded(ctx)
@@ -116,9 +114,9 @@ func (o *Operator) Schedule(ctx context.Context, tenant outbox.ID, name string) 
 	return found[0], nil
 }
 
-// OverdueSchedules returns up to limit schedules (0 means 50; at most 10 000) of a tenant or, if it is zero, of all that
-// are due for longer than patience and not paused, the longest due first. It sets their name, tenant, kind, queue and
-// NextAt.
+// OverdueSchedules returns up to limit schedules (0 means 50; at most 10 000) of a tenant or, if it is zero, of all
+// that are due for longer than patience and not paused, the longest due first. It sets their name, tenant, kind, queue
+// and NextAt.
 func (o *Operator) OverdueSchedules(ctx context.Context, tenant outbox.ID, patience time.Duration,
 	limit int,
 ) ([]Schedule, error) {

@@ -3,6 +3,7 @@ package operator
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -31,18 +32,21 @@ type SeriesFilter struct {
 }
 
 func (f SeriesFilter) validate() error {
+	var err error
 	switch step := f.step(); {
-	case f.Since.IsZero() || f.Until.IsZero():
-		return invalid.Field("SeriesFilter.Since", "and Until are not both set")
+	case f.Since.IsZero():
+		err = invalid.Field("SeriesFilter.Since", "is missing")
+	case f.Until.IsZero():
+		err = invalid.Field("SeriesFilter.Until", "is missing")
 	case !f.Since.Before(f.Until):
-		return invalid.Field("SeriesFilter.Until", "is %s, want an instant after Since", f.Until)
+		err = invalid.Field("SeriesFilter.Until", "is not after since")
 	case step < MinStep:
-		return invalid.Field("SeriesFilter.Step", "is %s, want at least %s", f.Step, MinStep)
+		err = invalid.Field("SeriesFilter.Step", "is %s, want at least %s", f.Step, MinStep)
 	case f.Until.Sub(f.Since) > MaxPoints*step:
-		return invalid.Field("SeriesFilter.Step", "is %s, want at least %s for at most %d steps", step,
+		err = invalid.Field("SeriesFilter.Step", "is %s, want at least %s for at most %d steps", step,
 			f.Until.Sub(f.Since)/MaxPoints, MaxPoints)
 	}
-	return validTexts(map[string]string{"SeriesFilter.Queue": f.Queue, "SeriesFilter.Kind": f.Kind})
+	return errors.Join(err, validTexts(map[string]string{"SeriesFilter.Queue": f.Queue, "SeriesFilter.Kind": f.Kind}))
 }
 
 func (f SeriesFilter) step() time.Duration { return cmp.Or(f.Step, MinStep) }

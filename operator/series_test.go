@@ -202,8 +202,8 @@ func TestSeriesThatCannotBe(t *testing.T) {
 	o, _ := newRig(t)
 	hour := operator.SeriesFilter{Since: seriesBegin, Until: seriesBegin.Add(time.Hour)}
 	for want, change := range map[string]func(*operator.SeriesFilter){
-		"SeriesFilter.Since and Until are not both set":                           func(f *operator.SeriesFilter) { f.Since = time.Time{} },
-		"want an instant after Since":                                             func(f *operator.SeriesFilter) { f.Until = f.Since },
+		"SeriesFilter.Since is missing":                                           func(f *operator.SeriesFilter) { f.Since = time.Time{} },
+		"SeriesFilter.Until is not after since":                                   func(f *operator.SeriesFilter) { f.Until = f.Since },
 		"SeriesFilter.Step is 1s, want at least 1m0s":                             func(f *operator.SeriesFilter) { f.Step = time.Second },
 		"SeriesFilter.Step is 1m0s, want at least 1m26.4s for at most 1000 steps": func(f *operator.SeriesFilter) { f.Until = f.Since.Add(24 * time.Hour) },
 	} {

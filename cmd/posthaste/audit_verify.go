@@ -41,7 +41,7 @@ func (p *program) verifyAudit(ctx context.Context, c *cli.Command) error {
 	if text := c.String("from"); text != "" {
 		var err error
 		if noted, err = operator.ParseAuditHead(text); err != nil {
-			return usagef("--from: %w", err)
+			return inFlagWords(err)
 		}
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o auditVerifier) error {

@@ -124,11 +124,7 @@ func (p *program) replayEdited(ctx context.Context, c *cli.Command, which letter
 			replay, word = o.WouldReplayEdited, "would replay "
 		}
 		return p.onEach(which.ids, word, func(id outbox.ID) error {
-			err := replay(ctx, id, payload)
-			if invalid, ok := errors.AsType[*outbox.InvalidError](err); ok && invalid.Field == "payload" {
-				return usagef("--%w", err)
-			}
-			return inFlagWords(err)
+			return inFlagWords(replay(ctx, id, payload))
 		})
 	})
 }

@@ -281,9 +281,6 @@ var flagWords = strings.NewReplacer(
 	"Options.Key.ParkAfter", "--park-after", "Options.Key.OnLapse", "--on-lapse", "Options.Key.MaxQueued",
 	"--max-queued", "Options.Key.WhenFull", "--when-full",
 	"Options.Key", "--key", "Options.Headers", "--header", "Options.Tenant", "--tenant", keyRules, keyRuleFlags,
-	"Filter.IDPrefix", "--id-prefix", "Filter.MinAttempt", "--min-attempt", "Filter.Worker", "--worker",
-	"Filter.Kind", "--kind", "Filter.Queue", "--queue", "Filter.Key", "--key",
-	"Filter.ErrorCode", "--error-code", "Filter.Fingerprint", "--fingerprint",
 )
 
 // These are a sentence of package outbox about the rules of a key, and its wording with flags.
@@ -291,11 +288,3 @@ const (
 	keyRules     = "MaxActive, Ordered, OnLapse and MaxQueued are"
 	keyRuleFlags = "--max-active, --ordered, --on-lapse and --max-queued are"
 )
-
-// inFlagWords returns a usage error for a request that is not acceptable.
-func inFlagWords(err error) error {
-	if _, ok := errors.AsType[*outbox.InvalidError](err); ok {
-		return usagef("%s", flagWords.Replace(err.Error()))
-	}
-	return err
-}

@@ -147,15 +147,15 @@ func TestOperationsOnOpenJobs(t *testing.T) {
 		}
 	}
 	for says, args := range map[string][]string{
-		"no jobs selected": {"cancel"},
-		"--as-of is empty": {"cancel", "--all", "--as-of", ""},
-		"want created":     {"release", "--status", "pending"},
-		"--rate is":        {"cancel", "--all", "--rate", "0"},
-		"--kind is empty":  {"cancel", "--kind", ""},
-		"nothing to edit":  {"edit", "--all"},
-		"--set-priority":   {"edit", "--all", "--set-priority", "40000"},
-		"--set-queue":      {"edit", "--key", "k", "--set-queue", "q"},
-		"is not what":      {"cancel", "--all", "--as-of", "yesterday", "--yes"},
+		"no jobs selected":        {"cancel"},
+		"--as-of is empty":        {"cancel", "--all", "--as-of", ""},
+		"want created":            {"release", "--status", "pending"},
+		"--rate is":               {"cancel", "--all", "--rate", "0"},
+		"--kind is empty":         {"cancel", "--kind", ""},
+		"nothing to edit":         {"edit", "--all"},
+		"--set-priority":          {"edit", "--all", "--set-priority", "40000"},
+		"--set-queue":             {"edit", "--key", "k", "--set-queue", "q"},
+		"is not one that a count": {"cancel", "--all", "--as-of", "yesterday", "--yes"},
 	} {
 		for _, way := range []env{direct, through} {
 			refused(t, way, says, append([]string{"operations", "start"}, args...)...)

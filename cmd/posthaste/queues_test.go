@@ -37,7 +37,7 @@ func TestQueuesListPauseResume(t *testing.T) {
 		t.Errorf("got %v, want mail gone: it has no jobs and is not paused", got)
 	}
 	for _, verb := range []string{"pause", "resume"} {
-		if r := posthaste(t, e, "", "queues", verb, "mail "); r.code != exitUsage || !strings.Contains(r.errOut, `queue is "mail ": byte 4 is " "`) {
+		if r := posthaste(t, e, "", "queues", verb, "mail "); r.code != exitUsage || !strings.Contains(r.errOut, `QUEUE is "mail ": byte 4 is " "`) {
 			t.Errorf("%s of a name that no job can have: %+v, want exit status 2", verb, r)
 		}
 	}
@@ -96,7 +96,7 @@ func TestQueuesLimit(t *testing.T) {
 		`--rate is "1/": want a duration`:                   {"mail", "--rate", "1/"},
 		`--rate is "1/1ms": want a duration of 10ms to 31d`: {"mail", "--rate", "1/1ms"},
 		"exclude each other":                                {"mail", "--rate", "1/s", "--no-rate"},
-		`queue is "a b": byte 1 is " "`:                     {"a b", "--no-rate"},
+		`QUEUE is "a b": byte 1 is " "`:                     {"a b", "--no-rate"},
 	} {
 		if r := posthaste(t, e, "", append([]string{"queues", "limit"}, args...)...); r.code != exitUsage || !strings.Contains(r.errOut, what) {
 			t.Errorf("%v: got %+v, want exit status 2 and %q", args, r, what)

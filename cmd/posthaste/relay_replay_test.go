@@ -116,7 +116,7 @@ func TestReplaysAreRefused(t *testing.T) {
 		"relay replay orders --since 1h --rate 0":       "want more than 0 events a second",
 		"relay replay orders --since 1h --rate 1000000": "want 0.001 to 100000",
 		"relay replay orders --since 1h --topic a*b":    "want a topic, one that ends in .* or *",
-		"relay replay orders --since 1h --until 2h":     "until is not after since",
+		"relay replay orders --since 1h --until 2h":     "--until is not after since",
 		"relay replays stop orders x":                   "replay id",
 		"relay replay orders --since soon":              "want a time",
 	} {

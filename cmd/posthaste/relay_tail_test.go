@@ -93,7 +93,7 @@ func TestSinksAreMovedAndRemoved(t *testing.T) {
 	for line, want := range map[string]string{
 		"relay seek orders":                 "want one of --to, --to-end and --since",
 		"relay seek orders --to 1 --to-end": "want one of --to, --to-end and --since",
-		"relay seek orders --to 9":          "position is 9, want 0 to 3, where the log ends",
+		"relay seek orders --to 9":          "--to is 9, want 0 to 3, where the log ends",
 		"relay seek orders --to-end":        "Not a terminal: pass --yes to confirm",
 	} {
 		if r := posthaste(t, e, "", strings.Fields(line)...); r.code != exitUsage || !strings.Contains(r.errOut, want) {
