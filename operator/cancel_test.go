@@ -306,6 +306,12 @@ func TestOnlyJobsInTheStatusesAreActedOn(t *testing.T) {
 		"cancel":  {outbox.Running, func(o *operator.Operator, id outbox.ID) error { _, err := o.Cancel(t.Context(), id); return err }},
 		"retry":   {outbox.Dead, func(o *operator.Operator, id outbox.ID) error { return o.Retry(t.Context(), id) }},
 		"dismiss": {outbox.Dead, func(o *operator.Operator, id outbox.ID) error { return o.Dismiss(t.Context(), id) }},
+		"replay": {outbox.Dead, func(o *operator.Operator, id outbox.ID) error {
+			if err := o.WouldReplayEdited(t.Context(), id, []byte(`{}`)); err != nil {
+				return err
+			}
+			return o.ReplayEdited(t.Context(), id, []byte(`{}`))
+		}},
 	}
 	for name, act := range acts {
 		t.Run(name, func(t *testing.T) {

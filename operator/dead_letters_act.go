@@ -318,7 +318,7 @@ func (o *Operator) replayEdited(ctx context.Context, id outbox.ID, payload []byt
 	if err != nil {
 		return err
 	}
-	if job.Status != outbox.Failed && job.Status != outbox.Dead || o.epoch != nil && *o.epoch != job.Epoch {
+	if job.Status != outbox.Failed && job.Status != outbox.Dead || !o.mayActOn(job) {
 		return &StatusError{ID: id, Status: job.Status, Act: act}
 	}
 	if err := o.acceptable(job, payload); err != nil {

@@ -401,7 +401,7 @@ func (o *Operator) step(ctx context.Context, tx pgx.Tx, taken sqlgen.TakeOperati
 			return nil, err
 		}
 	}
-	inside := o.WithTx(tx) // so that no job of the page waits for a key
+	inside := o.unconditional().WithTx(tx) // so that no job of the page waits for a key
 	inside.by = by{actor: taken.Actor, reason: taken.Reason, requestID: taken.RequestID}
 	stepOn, page := inside.stepOnLetters, actPage
 	if OperationAct(taken.Act).OnOpenJobs() {

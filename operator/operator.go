@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,7 +28,7 @@ var ErrPastDeadline = errors.New("its deadline has passed")
 type StatusError struct {
 	ID     outbox.ID
 	Status outbox.Status // in which the job was found
-	Act    string        // "retry", "dismiss", "cancel", "release"
+	Act    string        // "retry", "dismiss", "cancel", "release", "replay"
 }
 
 func (e *StatusError) Error() string {
@@ -65,9 +66,10 @@ func (o *Operator) CheckedBy(check outbox.Checker) *Operator {
 	return &strict
 }
 
-// Only returns an operator whose Cancel, Release, Retry and Dismiss refuse, with a [*StatusError], a job that by then
-// is in none of these statuses: an operator who has counted the waiting jobs does not stop those that run by then.
-// Without statuses it restricts nothing.
+// Only returns an operator whose Cancel, Release, Retry, Dismiss, ReplayEdited and WouldReplayEdited refuse, with a
+// [*StatusError], a job that by then is in none of these statuses: an operator who has counted the waiting jobs does
+// not stop those that run by then. Without statuses it restricts nothing. Other methods, such as those that act on many
+// jobs, have conditions of their own and ignore these.
 func (o *Operator) Only(statuses ...outbox.Status) *Operator {
 	strict := *o
 	strict.only = nil
@@ -79,11 +81,24 @@ func (o *Operator) Only(statuses ...outbox.Status) *Operator {
 
 // AtEpoch returns an operator whose Cancel, Release, Retry, Dismiss, ReplayEdited and WouldReplayEdited refuse, with a
 // [*StatusError], a job with another epoch: one that has run, or was acted on, since a person saw it, even if it is
-// back in the same status.
+// back in the same status. Other methods ignore it.
 func (o *Operator) AtEpoch(epoch int64) *Operator {
 	strict := *o
 	strict.epoch = &epoch
 	return &strict
+}
+
+// unconditional returns the operator without the conditions of Only and AtEpoch, which are about a job of its caller's.
+func (o *Operator) unconditional() *Operator {
+	free := *o
+	free.only, free.epoch = nil, nil
+	return &free
+}
+
+// mayActOn reports whether the conditions of Only and AtEpoch permit an act on a job.
+func (o *Operator) mayActOn(job Job) bool {
+	return (len(o.only) == 0 || slices.Contains(o.only, string(job.Status))) &&
+		(o.epoch == nil || *o.epoch == job.Epoch)
 }
 
 // Forgetting returns an operator whose ReplayEdited and WouldReplayEdited also drop what the job has remembered: its

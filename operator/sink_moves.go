@@ -165,3 +165,4 @@ func (o *Operator) giveUpHeld(ctx context.Context, sink string) error {
 		}
 	}
 }
+	o = o.unconditional()
