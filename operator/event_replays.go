@@ -114,7 +114,7 @@ func (r *EventReplay) validate() error {
 // [*outbox.InvalidError]s, and [ErrSinkNotFound], except in a context that is tied to one tenant, which may not learn
 // which sinks exist.
 func (o *Operator) WouldReplayEvents(ctx context.Context, sink string, r EventReplay) (ReplayPlan, error) {
-	if err := r.validate(); err != nil {
+	if err := errors.Join(validSink(sink), r.validate()); err != nil {
 		return ReplayPlan{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
@@ -222,6 +222,9 @@ func (o *Operator) Replay(ctx context.Context, sink string, tenant, id outbox.ID
 }
 
 func (o *Operator) replays(ctx context.Context, params sqlgen.ListReplaysParams) ([]Replay, error) {
+	if err := validSink(params.Sink); err != nil {
+		return nil, err
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.ListReplays(ctx, params)
@@ -254,6 +257,9 @@ func (o *Operator) replays(ctx context.Context, params sqlgen.ListReplaysParams)
 // StopReplay ends a replay. A page in progress may still be published. Stopping a replay that has ended changes
 // nothing. It returns [ErrReplayNotFound], also for a replay of a tenant other than the given one, if any.
 func (o *Operator) StopReplay(ctx context.Context, sink string, tenant, id outbox.ID) error {
+	if err := validSink(sink); err != nil {
+		return err
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	found, err := o.db.StopReplay(ctx, sqlgen.StopReplayParams{

@@ -109,7 +109,7 @@ func (o *Operator) Schedule(ctx context.Context, tenant outbox.ID, name string) 
 	case err != nil:
 		return Schedule{}, err
 	case len(found) == 0 || found[0].Name != name:
-		return Schedule{}, ErrScheduleNotFound
+		return Schedule{}, fmt.Errorf("schedule %s of tenant %s: %w", name, orRoot(tenant), ErrScheduleNotFound)
 	}
 	return found[0], nil
 }

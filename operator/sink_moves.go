@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
-
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -26,11 +24,24 @@ var ErrSinkHolds = errors.New(
 // countTimeout limits statements that read many events.
 const countTimeout = time.Minute
 
-// SinkTarget is where a sink is to continue: set one of the fields.
+// SinkTarget is where a sink is to continue: exactly one of the fields must be set.
 type SinkTarget struct {
-	Position int64     // after this position
+	Position *int64    // after this position; 0 is the beginning of the log
 	Since    time.Time // with the first event that was stored from then on
 	End      bool      // after the last event
+}
+
+func (t SinkTarget) validate() error {
+	set := 0
+	for _, is := range []bool{t.Position != nil, !t.Since.IsZero(), t.End} {
+		if is {
+			set++
+		}
+	}
+	if set != 1 {
+		return invalid.Field("SinkTarget", "has %d fields that are set, want one: Position, Since or End", set)
+	}
+	return nil
 }
 
 // SinkMove is the effect of moving a sink.
@@ -40,29 +51,35 @@ type SinkMove struct {
 }
 
 // WouldSeekSink returns what [Operator.SeekSink] would do. It returns [ErrSinkNotFound], and an [*outbox.InvalidError]
-// for a position that the log does not have.
+// for a position that the log does not have, and for a target that is none or several.
 func (o *Operator) WouldSeekSink(ctx context.Context, sink string, to SinkTarget) (SinkMove, error) {
+	if err := errors.Join(validSink(sink), to.validate()); err != nil {
+		return SinkMove{}, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
-	position := to.Position
-	if to.End || !to.Since.IsZero() {
-		since := pgtype.Timestamptz{Time: to.Since, Valid: true}
-		if to.End {
-			since = pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
-		}
-		var err error
-		if position, err = o.db.PositionSince(ctx, since); err != nil {
-			return SinkMove{}, fmt.Errorf("find the position: %w", err)
-		}
+	position, err := o.positionOf(ctx, to)
+	if err != nil {
+		return SinkMove{}, fmt.Errorf("find the position: %w", err)
 	}
 	moves, err := o.db.SinkMove(ctx, position, sink)
 	if err := onSink("seek", sink, len(moves), err); err != nil {
 		return SinkMove{}, err
 	}
-	if err := inLog(position, moves[0].Last); err != nil {
+	if err := inLog("SinkTarget.Position", position, moves[0].Last); err != nil {
 		return SinkMove{}, err
 	}
 	return SinkMove{From: moves[0].Top, To: position, Events: moves[0].Events}, nil
+}
+
+func (o *Operator) positionOf(ctx context.Context, to SinkTarget) (int64, error) {
+	switch {
+	case to.Position != nil:
+		return *to.Position, nil
+	case to.End:
+		return o.db.PositionSince(ctx, until(time.Time{}))
+	}
+	return o.db.PositionSince(ctx, from(to.Since))
 }
 
 // SeekSink makes a sink continue after a position. When it moves forward, the sink never publishes the events in
@@ -81,6 +98,9 @@ func (o *Operator) SeekSink(ctx context.Context, sink string, to SinkTarget) (Si
 // it has done: the sink may have come from elsewhere. It returns [ErrSinkMoved] if the sink has reached or passed the
 // position since: what was to skip events would publish some again, or the other way round.
 func (o *Operator) MoveSink(ctx context.Context, sink string, move SinkMove) (SinkMove, error) {
+	if err := validSink(sink); err != nil {
+		return move, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
 	found, err := o.db.SeekSink(ctx, sqlgen.SeekSinkParams{
@@ -94,16 +114,16 @@ func (o *Operator) MoveSink(ctx context.Context, sink string, move SinkMove) (Si
 	if now.Moved {
 		return SinkMove{From: now.Was, To: move.To, Events: now.Events}, nil
 	}
-	if err := inLog(move.To, now.Last); err != nil {
+	if err := inLog("SinkMove.To", move.To, now.Last); err != nil {
 		return move, err
 	}
 	return move, fmt.Errorf("seek sink %s from %d to %d: it is at %d: %w", sink, move.From, move.To, now.Was, ErrSinkMoved)
 }
 
 // inLog returns an error for a position that a log with this last one does not have.
-func inLog(position, last int64) error {
+func inLog(field string, position, last int64) error {
 	if position < 0 || position > last {
-		return invalid.Field("position", "is %d, want 0 to %d, where the log ends", position, last)
+		return invalid.Field(field, "is %d, want 0 to %d, where the log ends", position, last)
 	}
 	return nil
 }
@@ -113,6 +133,9 @@ func inLog(position, last int64) error {
 // then it first closes the jobs of the sink's messages, each with an audit entry: it cancels waiting ones and dismisses
 // dead letters.
 func (o *Operator) RemoveSink(ctx context.Context, sink string, giveUp bool) error {
+	if err := validSink(sink); err != nil {
+		return err
+	}
 	found, err := o.removeSink(ctx, sink)
 	if err == nil && found.Free && found.Held > 0 && giveUp {
 		if err := o.giveUpHeld(ctx, sink); err != nil {
@@ -147,6 +170,7 @@ func (o *Operator) removeSink(ctx context.Context, sink string) (sqlgen.RemoveSi
 // giveUpHeld closes the jobs of a sink's messages. It leaves a job whose process was killed while publishing: that runs
 // until its lease has lapsed.
 func (o *Operator) giveUpHeld(ctx context.Context, sink string) error {
+	o = o.unconditional()
 	for after := (HeldPlace{}); ; {
 		page, err := o.Held(ctx, sink, after, MaxLimit)
 		if err != nil || len(page) == 0 {
@@ -165,4 +189,3 @@ func (o *Operator) giveUpHeld(ctx context.Context, sink string) error {
 		}
 	}
 }
-	o = o.unconditional()

@@ -58,11 +58,11 @@ func TestASinkIsMoved(t *testing.T) {
 	}{
 		{"0", "{}", operator.SinkTarget{End: true}, operator.SinkMove{From: 0, To: 5, Events: 4}, "5 {[3,4)} owner none epoch 8"},
 		{"4", "{[2,4)}", operator.SinkTarget{End: true}, operator.SinkMove{From: 4, To: 5, Events: 2}, "5 {[3,4)} owner none epoch 8"},
-		{"0", "{}", operator.SinkTarget{Position: 2}, operator.SinkMove{From: 0, To: 2, Events: 2}, "2 {} owner none epoch 8"},
+		{"0", "{}", operator.SinkTarget{Position: new(int64(2))}, operator.SinkMove{From: 0, To: 2, Events: 2}, "2 {} owner none epoch 8"},
 		{"0", "{}", operator.SinkTarget{Since: time.Now().Add(-time.Minute)}, operator.SinkMove{From: 0, To: 3, Events: 2}, "3 {[3,4)} owner none epoch 8"},
-		{"5", "{[3,4)}", operator.SinkTarget{Position: 0}, operator.SinkMove{From: 5, To: 0, Events: 4}, "0 {} owner none epoch 8"},
+		{"5", "{[3,4)}", operator.SinkTarget{Position: new(int64(0))}, operator.SinkMove{From: 5, To: 0, Events: 4}, "0 {} owner none epoch 8"},
 		// What waits at a hole that stays passed by is still published.
-		{"5", "{[2,4)}", operator.SinkTarget{Position: 4}, operator.SinkMove{From: 5, To: 4, Events: 1}, "4 {[2,4)} owner none epoch 8"},
+		{"5", "{[2,4)}", operator.SinkTarget{Position: new(int64(4))}, operator.SinkMove{From: 5, To: 4, Events: 1}, "4 {[2,4)} owner none epoch 8"},
 		{"5", "{}", operator.SinkTarget{Since: time.Now().Add(time.Minute)}, operator.SinkMove{From: 5, To: 5, Events: 0}, "5 {} owner none epoch 8"},
 	} {
 		t.Run(fmt.Sprintf("%s %s to %+v", tt.from, tt.holes, tt.to), func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestASinkIsMoved(t *testing.T) {
 	}
 	var invalid *outbox.InvalidError
 	for _, position := range []int64{-1, 6} {
-		if _, err := o.SeekSink(t.Context(), "orders", operator.SinkTarget{Position: position}); !errors.As(err, &invalid) {
+		if _, err := o.SeekSink(t.Context(), "orders", operator.SinkTarget{Position: &position}); !errors.As(err, &invalid) {
 			t.Errorf("to %d: %v, want it refused", position, err)
 		}
 	}
@@ -119,7 +119,7 @@ func TestAMoveKeepsItsDirection(t *testing.T) {
 		{3, 3, 2, -1},
 	} {
 		exec(t, db, `UPDATE outbox.sinks SET top = $1, holes = '{}', epoch = 7`, tt.from)
-		seen, err := o.WouldSeekSink(t.Context(), "orders", operator.SinkTarget{Position: tt.to})
+		seen, err := o.WouldSeekSink(t.Context(), "orders", operator.SinkTarget{Position: &tt.to})
 		if err != nil || seen.From != tt.from || seen.To != tt.to {
 			t.Fatalf("it would be %+v, %v", seen, err)
 		}
@@ -168,6 +168,54 @@ func TestASinkIsRemoved(t *testing.T) {
 	audit, err := o.Audit(t.Context(), operator.AuditFilter{Act: "sink.remove", Target: "left"})
 	if err != nil || len(audit) != 1 || string(audit[0].Before) != `{"position": 7, "published": 3}` || audit[0].Reason != "moved" {
 		t.Errorf("the audit has %+v, %v", audit, err)
+	}
+}
+
+// The zero target would publish the whole log again, and of two that are set one would win.
+func TestATargetOfASinkIsExactlyOne(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	events(t, db, 3)
+	exec(t, db, `INSERT INTO outbox.sinks (sink, top) VALUES ('orders', 3)`)
+	for _, to := range []operator.SinkTarget{
+		{},
+		{Position: new(int64(0)), End: true},
+		{Since: time.Now(), End: true},
+		{Position: new(int64(1)), Since: time.Now(), End: true},
+	} {
+		_, err := o.SeekSink(t.Context(), "orders", to)
+		if refused, ok := errors.AsType[*outbox.InvalidError](err); !ok || refused.Field != "SinkTarget" {
+			t.Errorf("to %+v: %v, want the target refused", to, err)
+		}
+	}
+	if got := cursorText(t, db); got != "3 {} owner none epoch 0" {
+		t.Errorf("the sink is at %s, want it where it was", got)
+	}
+}
+
+// A name that no sink can have gets no error of the server.
+func TestNamesThatNoSinkHasAreRefused(t *testing.T) {
+	t.Parallel()
+	o, _ := newRig(t)
+	ctx := t.Context()
+	since := operator.EventReplay{EventFilter: operator.EventFilter{Since: time.Now().Add(-time.Hour)}}
+	for _, name := range []string{"a\x00", "a\xff"} {
+		_, seek := o.SeekSink(ctx, name, operator.SinkTarget{End: true})
+		_, move := o.MoveSink(ctx, name, operator.SinkMove{})
+		_, held := o.Held(ctx, name, operator.HeldPlace{}, 0)
+		_, replay := o.ReplayEvents(operator.WithTenant(ctx, outbox.RootTenant), name, since)
+		_, replays := o.Replays(ctx, name, outbox.ID{})
+		_, one := o.Replay(ctx, name, outbox.ID{}, outbox.NewID())
+		for act, err := range map[string]error{
+			"seek": seek, "move": move, "held": held, "replay": replay, "replays": replays, "one replay": one,
+			"stop": o.StopReplay(ctx, name, outbox.ID{}, outbox.NewID()), "pause": o.PauseSink(ctx, name),
+			"resume": o.ResumeSink(ctx, name), "skip": o.SkipEvent(ctx, name, outbox.NewID()),
+			"remove": o.RemoveSink(ctx, name, false),
+		} {
+			if refused, ok := errors.AsType[*outbox.InvalidError](err); !ok || refused.Field != "sink" {
+				t.Errorf("%s of %q: %v, want the name refused", act, name, err)
+			}
+		}
 	}
 }
 

@@ -106,6 +106,9 @@ func (s Sink) State() string {
 // PauseSink makes a sink publish nothing until [Operator.ResumeSink]: its owner learns of it within two seconds.
 // Pausing a paused sink changes nothing. It returns [ErrSinkNotFound].
 func (o *Operator) PauseSink(ctx context.Context, sink string) error {
+	if err := validSink(sink); err != nil {
+		return err
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	found, err := o.db.PauseSink(ctx, sqlgen.PauseSinkParams{
@@ -117,6 +120,9 @@ func (o *Operator) PauseSink(ctx context.Context, sink string) error {
 
 // ResumeSink lets a sink continue. Resuming a sink that is not paused changes nothing. It returns [ErrSinkNotFound].
 func (o *Operator) ResumeSink(ctx context.Context, sink string) error {
+	if err := validSink(sink); err != nil {
+		return err
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	found, err := o.db.ResumeSink(ctx, sqlgen.ResumeSinkParams{
@@ -125,6 +131,9 @@ func (o *Operator) ResumeSink(ctx context.Context, sink string) error {
 	})
 	return onSink("resume", sink, len(found), err)
 }
+
+// validSink refuses what cannot be the name of a sink, because Postgres cannot compare it with one.
+func validSink(sink string) error { return validTexts(map[string]string{"sink": sink}) }
 
 func onSink(act, sink string, found int, err error) error {
 	switch {
@@ -140,6 +149,9 @@ func onSink(act, sink string, found int, err error) error {
 // are published. A message that is being published at the moment may still be. It returns [ErrNotWaiting], also for a
 // message that has become a job because the broker refused it: see [Operator.Held].
 func (o *Operator) SkipEvent(ctx context.Context, sink string, event outbox.ID) error {
+	if err := validSink(sink); err != nil {
+		return err
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	waiting, err := o.db.FindUnpublished(ctx, sink, pgvalue.UUID(event))

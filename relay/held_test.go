@@ -666,7 +666,7 @@ func TestWhatIsRefusedAgainIsNotLost(t *testing.T) {
 		end(t, func(ctx context.Context) error { return o.Dismiss(ctx, deadLetters(t, db, 1)) })
 		sink.awaitKey(t, "k", "2")
 		waitFor(t, func() bool { return ask[int](t, db, `SELECT count(*) FROM outbox.held_messages`) == 0 }, func() string { return "nothing is held" })
-		if _, err := o.SeekSink(t.Context(), "s", operator.SinkTarget{}); err != nil {
+		if _, err := o.SeekSink(t.Context(), "s", operator.SinkTarget{Position: new(int64(0))}); err != nil {
 			t.Fatal(err)
 		}
 	}

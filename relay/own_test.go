@@ -183,7 +183,7 @@ func TestACursorIsStoredWhereEventsShareAPosition(t *testing.T) {
 	stop := start(t, db, &sink, nil)
 	awaitAll(t, db, &sink, 1, []string{"1", "2"})
 	stop()
-	if _, err := operator.New(db).SeekSink(t.Context(), "s", operator.SinkTarget{Position: 1}); err != nil {
+	if _, err := operator.New(db).SeekSink(t.Context(), "s", operator.SinkTarget{Position: new(int64(1))}); err != nil {
 		t.Error(err)
 	}
 	if n := ask[int](t, db, `SELECT count(*) FROM outbox.sinks JOIN outbox.events ON events.id = top_id`); n != 1 {

@@ -34,7 +34,9 @@ var flagOf = map[string]string{
 
 	"Limits.MaxRunning": "--max-running", "Limits.Rate.Starts": "--rate", "Limits.Rate.Interval": "--rate",
 
-	"act": "ACT", "limit": "--limit", "name": "NAME", "payload": "--payload", "position": "--to", "queue": "QUEUE",
+	"SinkTarget": "the destination", "SinkTarget.Position": "--to", "SinkMove.To": "--to",
+
+	"act": "ACT", "limit": "--limit", "name": "NAME", "payload": "--payload", "queue": "QUEUE",
 	"rate": "--rate", "sink": "SINK",
 }
 

@@ -48,7 +48,10 @@ func readTarget(c *cli.Command) (to operator.SinkTarget, err error) {
 	if n != 1 {
 		return to, errors.New("no destination: want one of --to, --to-end and --since")
 	}
-	to = operator.SinkTarget{Position: c.Int64("to"), End: c.Bool("to-end")}
+	to.End = c.Bool("to-end")
+	if c.IsSet("to") {
+		to.Position = new(c.Int64("to"))
+	}
 	return to, readMoment(c, "since", &to.Since)
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -188,6 +189,7 @@ func (r *remote) Jobs(ctx context.Context, f operator.Filter) ([]operator.Job, e
 
 // Page reads a page as Jobs does: each of its requests takes bounded time.
 func (r *remote) Page(ctx context.Context, f operator.Filter) (operator.JobPage, error) {
+	f.Limit = cmp.Or(f.Limit, operator.DefaultLimit)
 	jobs, err := r.Jobs(ctx, f)
 	if err != nil || len(jobs) < f.Limit {
 		return operator.JobPage{Jobs: jobs}, err

@@ -15,8 +15,10 @@ import (
 
 	"github.com/posthaste-dev/posthaste/access"
 	"github.com/posthaste-dev/posthaste/api"
+	"github.com/posthaste-dev/posthaste/client"
 	"github.com/posthaste-dev/posthaste/internal/apitest"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -454,5 +456,20 @@ func TestActsGiveTheirReason(t *testing.T) {
 		if err != nil || acts < len(lines) || len(unexplained) > 0 {
 			t.Errorf("%d acts are in the audit, %v of them without the reason, %v", acts, unexplained, err)
 		}
+	}
+}
+
+// A filter without a limit asks for a page of the usual size.
+func TestAPageThroughTheAPIHasALimit(t *testing.T) {
+	t.Parallel()
+	db, _, through := ways(t)
+	stored(t, db, 1, "mail", outbox.Options{})
+	to, err := client.New(through["OUTBOX_API_URL"], client.Config{Token: through["OUTBOX_API_TOKEN"]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &remote{api: to, cursors: map[string]string{}}
+	if page, err := r.Page(t.Context(), operator.Filter{}); err != nil || len(page.Jobs) != 1 || !page.Next.IsZero() {
+		t.Errorf("the page is %+v, %v; want the job, and no next page", page, err)
 	}
 }
