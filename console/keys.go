@@ -102,11 +102,13 @@ func (s *site) key(v *visit) error {
 		return err
 	}
 	k.jobs, k.next = found.Jobs, found.Next
-	blocks, err := v.operator.BlockingLetters(v.ctx(), name)
-	if err != nil {
-		return err
+	if k.DeadLetters > 0 { // else nothing blocks it
+		blocks, err := v.operator.BlockingLetters(v.ctx(), name)
+		if err != nil {
+			return err
+		}
+		k.blocks = len(blocks)
 	}
-	k.blocks = len(blocks)
 	if k.retried, err = v.justUnblocked(k.KeyName); err != nil {
 		return err
 	}

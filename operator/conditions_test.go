@@ -1,6 +1,7 @@
 package operator_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/posthaste-dev/posthaste/operator"
@@ -34,5 +35,42 @@ func TestActsOnManyIgnoreTheConditions(t *testing.T) {
 	}
 	if got := job(t, o, held).Status; got != outbox.Cancelled {
 		t.Errorf("its message is %s, want cancelled", got)
+	}
+}
+
+func TestWhatDoesNotExistIsNotEmpty(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	ctx, id, key := t.Context(), outbox.NewID(), operator.KeyName{Key: "k"}
+	_, attempts := o.Attempts(ctx, id)
+	_, held := o.Held(ctx, "orders", operator.HeldPlace{}, 0)
+	_, letters := o.BlockingLetters(ctx, key)
+	_, blocks := o.Blocks(ctx, key)
+	for _, c := range []struct {
+		list      string
+		got, want error
+	}{
+		{"attempts", attempts, operator.ErrNotFound},
+		{"held", held, operator.ErrSinkNotFound},
+		{"blocking letters", letters, operator.ErrKeyNotFound},
+		{"blocks", blocks, operator.ErrKeyNotFound},
+	} {
+		if !errors.Is(c.got, c.want) {
+			t.Errorf("%s: %v, want %v", c.list, c.got, c.want)
+		}
+	}
+
+	id = enqueue(t, db, "mail", outbox.Options{Key: outbox.KeyRules{Name: "k"}})
+	exec(t, db, `INSERT INTO outbox.sinks (sink) VALUES ('orders')`)
+	_, attempts = o.Attempts(ctx, id)
+	_, held = o.Held(ctx, "orders", operator.HeldPlace{}, 0)
+	_, letters = o.BlockingLetters(ctx, key)
+	_, blocks = o.Blocks(ctx, key)
+	if err := errors.Join(attempts, held, letters, blocks); err != nil {
+		t.Errorf("of what exists and has none: %v", err)
+	}
+	theirs := operator.WithTenant(ctx, outbox.NewID())
+	if _, err := o.Attempts(theirs, id); !errors.Is(err, operator.ErrNotFound) {
+		t.Errorf("another tenant's attempts: %v, want %v", err, operator.ErrNotFound)
 	}
 }

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -31,13 +32,10 @@ type HeldPlace struct {
 func (m HeldMessage) Place() HeldPlace { return HeldPlace{m.Position, m.Job.ID} }
 
 // Held lists up to limit messages of a sink that are jobs (0 means 50; at most 200), in the order of the log. For the
-// next page, pass the last one's Place as after. An unknown sink has none.
+// next page, pass the last one's Place as after. It returns [ErrSinkNotFound].
 func (o *Operator) Held(ctx context.Context, sink string, after HeldPlace, limit int) ([]HeldMessage, error) {
 	most, err := pageLimit("limit", limit)
-	if err != nil {
-		return nil, err
-	}
-	if err := validTexts(map[string]string{"sink": sink}); err != nil {
+	if err := errors.Join(err, validSink(sink)); err != nil {
 		return nil, err
 	}
 	ctx, cancel := bounded(ctx)
@@ -48,6 +46,11 @@ func (o *Operator) Held(ctx context.Context, sink string, after HeldPlace, limit
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list held messages of sink %s: %w", sink, err)
+	}
+	if len(rows) == 0 {
+		if _, err := o.Sink(ctx, sink); err != nil {
+			return nil, fmt.Errorf("list held messages of %w", err)
+		}
 	}
 	messages := make([]HeldMessage, len(rows))
 	for i, row := range rows {

@@ -85,13 +85,29 @@ func (o *Operator) Job(ctx context.Context, id outbox.ID) (Job, error) {
 	job := fromRow(found[0].Shown())
 	job.Payload, job.Headers, job.Result, job.PastDeadline = found[0].Payload, found[0].Headers, found[0].Result,
 		found[0].Late
-	job.Attempts, err = o.Attempts(ctx, id)
+	job.Attempts, err = o.attempts(ctx, id)
 	return job, err
 }
 
-// Attempts returns the failed attempts of a job, newest first, the newest 100 at most. It returns none for a job that
-// does not exist.
+// Attempts returns the failed attempts of a job, newest first, the newest 100 at most, or [ErrNotFound].
 func (o *Operator) Attempts(ctx context.Context, id outbox.ID) ([]Attempt, error) {
+	attempts, err := o.attempts(ctx, id)
+	if err == nil && len(attempts) == 0 {
+		err = o.exists(ctx, id)
+	}
+	return attempts, err
+}
+
+// exists returns [ErrNotFound] if there is no such job, or none of the tenant to which the context is tied.
+func (o *Operator) exists(ctx context.Context, id outbox.ID) error {
+	found, err := o.Find(ctx, []Wanted{{ID: id, Tenant: tenantIn(ctx)}})
+	if err == nil && found[0].ID.IsZero() {
+		err = fmt.Errorf("find job %s: %w", id, ErrNotFound)
+	}
+	return err
+}
+
+func (o *Operator) attempts(ctx context.Context, id outbox.ID) ([]Attempt, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	rows, err := o.db.ListAttempts(ctx, pgvalue.UUID(id), maxAttempts)

@@ -155,8 +155,17 @@ type BlockingLetter struct {
 }
 
 // BlockingLetters returns the dead letters that [Operator.Unblock] would retry now, in the order of their ids: those
-// that block the key. Others of the key, and those whose deadline has passed, are left out. An unknown key has none.
+// that block the key. Others of the key, and those whose deadline has passed, are left out. It returns
+// [ErrKeyNotFound] as [Operator.Key] does.
 func (o *Operator) BlockingLetters(ctx context.Context, name KeyName) ([]BlockingLetter, error) {
+	letters, err := o.blockingLetters(ctx, name)
+	if err == nil && len(letters) == 0 {
+		_, err = o.Key(ctx, name)
+	}
+	return letters, err
+}
+
+func (o *Operator) blockingLetters(ctx context.Context, name KeyName) ([]BlockingLetter, error) {
 	name = name.withDefaults()
 	if err := name.validate(); err != nil {
 		return nil, err
@@ -213,7 +222,7 @@ func (o *Operator) UnblockIf(ctx context.Context, name KeyName, blocks string) (
 	defer cancel()
 	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
 		within := o.WithTx(tx)
-		letters, err := within.BlockingLetters(ctx, name)
+		letters, err := within.blockingLetters(ctx, name)
 		if err != nil {
 			return err
 		}

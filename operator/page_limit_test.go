@@ -16,6 +16,7 @@ func TestALimitThatAListCannotServeIsRefused(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
 	job, _ := reach(t, db, outbox.Dead)
+	exec(t, db, `INSERT INTO outbox.sinks (sink) VALUES ('orders')`)
 	type list struct {
 		field string
 		most  int
@@ -60,7 +61,7 @@ func TestALimitThatAListCannotServeIsRefused(t *testing.T) {
 			return err
 		}},
 		"Held": {"limit", 200, func(ctx context.Context, n int) error {
-			_, err := o.Held(ctx, "stream", operator.HeldPlace{}, n)
+			_, err := o.Held(ctx, "orders", operator.HeldPlace{}, n)
 			return err
 		}},
 		"Keys": {"KeyFilter.Limit", 200, func(ctx context.Context, n int) error {
