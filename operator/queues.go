@@ -33,7 +33,17 @@ const MaxQueues = 1000
 // Queues returns the queues that have open jobs, or are paused or limited, by name, the first 1000 of them. It counts
 // every open job: with a million that takes about half a second.
 func (o *Operator) Queues(ctx context.Context) ([]Queue, error) {
-	jobs, _, err := o.CountOpen(ctx, outbox.ID{})
+	queues, err := o.QueuesOf(ctx, outbox.ID{})
+	if err != nil {
+		return nil, err
+	}
+	return queues, o.addUnavailable(ctx, queues)
+}
+
+// QueuesOf returns queues as Queues does, with the open jobs of a single tenant; zero means all. What is paused or
+// limited is so for all tenants.
+func (o *Operator) QueuesOf(ctx context.Context, tenant outbox.ID) ([]Queue, error) {
+	jobs, _, err := o.CountOpen(ctx, tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -41,8 +51,7 @@ func (o *Operator) Queues(ctx context.Context) ([]Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	queues := jobs.In(rules)
-	return queues, o.addUnavailable(ctx, queues)
+	return jobs.In(rules), nil
 }
 
 // addUnavailable adds the kinds that wait for their dependency. The jobs that have found it unavailable record that;

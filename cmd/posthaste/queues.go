@@ -20,6 +20,7 @@ import (
 
 type queueActs interface {
 	Queues(context.Context) ([]operator.Queue, error)
+	QueuesOf(ctx context.Context, tenant outbox.ID) ([]operator.Queue, error)
 	Pause(ctx context.Context, queue string) error
 	Resume(ctx context.Context, queue string) error
 	Limit(ctx context.Context, queue string, limits operator.Limits) (int, operator.Rate, error)
@@ -38,7 +39,7 @@ func (p *program) queuesCommand() *cli.Command {
 			{
 				Name:   "list",
 				Usage:  "list the queues with open jobs and those that are paused or limited",
-				Flags:  append(operatorFlags(), outputFlag()),
+				Flags:  append(operatorFlags(), outputFlag(), onlyTenantFlag()),
 				Action: p.listQueues,
 			},
 			p.queueCommand("pause", "stop claims of a queue in all processes; running jobs continue", queueActs.Pause),
@@ -52,8 +53,16 @@ func (p *program) listQueues(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 0, 0); err != nil {
 		return err
 	}
+	var tenant outbox.ID
+	if err := readTenant(c, &tenant); err != nil {
+		return &usageError{err}
+	}
 	return operate(ctx, p, c, func(ctx context.Context, o queueActs) error {
-		queues, err := o.Queues(ctx)
+		list := o.Queues
+		if !tenant.IsZero() {
+			list = func(ctx context.Context) ([]operator.Queue, error) { return o.QueuesOf(ctx, tenant) }
+		}
+		queues, err := list(ctx)
 		if err != nil {
 			return err
 		}

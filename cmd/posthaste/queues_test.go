@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 func TestQueuesListPauseResume(t *testing.T) {
@@ -120,5 +121,26 @@ func TestAnActWaitsForNoNote(t *testing.T) {
 	ok(t, env{"DATABASE_URL": url}, "queues", "pause", "mail")
 	if took := time.Since(begun); took > 5*time.Second {
 		t.Errorf("the pause took %s", took)
+	}
+}
+
+func TestQueuesAndSchedulesAreListedByTenant(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	mine, other := outbox.NewID(), outbox.NewID()
+	for tenant, queue := range map[outbox.ID]string{mine: "mine", other: "other"} {
+		stored(t, db, 2, "mail", outbox.Options{Tenant: tenant, Queue: queue})
+		ok(t, direct, "schedules", "create", "of-"+queue, "--kind", "mail", "--every", "1h", "--tenant", tenant.String())
+	}
+	ok(t, direct, "queues", "pause", "post")
+	for name, way := range map[string]env{"direct": direct, "through the API": through} {
+		queues := rows(t, way, "queues", "list", "--tenant", mine.String())
+		if len(queues) != 2 || queues[0]["queue"] != "mine" || queues[0]["pending"] != 2.0 || queues[1]["queue"] != "post" {
+			t.Errorf("%s: the queues are %v, want the tenant's, and that which is paused", name, queues)
+		}
+		schedules := rows(t, way, "schedules", "list", "--tenant", mine.String())
+		if len(schedules) != 1 || schedules[0]["name"] != "of-mine" {
+			t.Errorf("%s: the schedules are %v, want the tenant's", name, schedules)
+		}
 	}
 }

@@ -1,12 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -134,8 +134,11 @@ func (p *program) relayCommand() *cli.Command {
 			{
 				Name: "held", Usage: "list messages that a sink has refused, and those behind them of the same key, in the order of the log", ArgsUsage: "SINK",
 				Description: heldDescription,
-				Flags: append(operatorFlags(), outputFlag(),
-					limitFlag(fmt.Sprintf("messages, %d at most", operator.MaxLimit))),
+				Flags: append(operatorFlags(), outputFlag(), limitFlag("messages"),
+					&cli.Int64Flag{
+						Name:  "after-position",
+						Usage: "only those behind this `POSITION`: the next page begins with the last one of this page",
+					}),
 				Action: p.listHeld,
 			},
 			p.tailEventsCommand(),
@@ -204,19 +207,16 @@ func (p *program) listHeld(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	sink := c.Args().First()
-	limit, err := readLimit(c, operator.MaxLimit)
+	limit, err := readLimit(c, 0)
+	after := c.Int64("after-position")
+	if after < 0 {
+		err = errors.Join(err, fmt.Errorf("--after-position is %d: want a position", after))
+	}
 	if err != nil {
 		return &usageError{err}
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o sinkActs) error {
-		sinks, err := o.Sinks(ctx)
-		if err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(sinks, func(s operator.Sink) bool { return s.Name == sink }) {
-			return fmt.Errorf("sink %s: %w", sink, operator.ErrSinkNotFound)
-		}
-		messages, err := o.Held(ctx, sink, operator.HeldPlace{}, limit)
+		messages, err := collectHeld(ctx, o, sink, after, limit)
 		if err != nil {
 			return err
 		}
@@ -230,6 +230,29 @@ func (p *program) listHeld(ctx context.Context, c *cli.Command) error {
 		}
 		return p.print(c, l)
 	})
+}
+
+// collectHeld reads page after page until there are enough.
+func collectHeld(ctx context.Context, o sinkActs, sink string, after int64,
+	limit int,
+) (messages []operator.HeldMessage, err error) {
+	place := operator.HeldPlace{Position: after}
+	if after > 0 {
+		place.Job = outbox.ID(bytes.Repeat([]byte{0xff}, 16)) // behind every job at the position
+	}
+	for len(messages) < limit {
+		want := min(limit-len(messages), operator.MaxLimit)
+		page, err := o.Held(ctx, sink, place, want)
+		if err != nil {
+			return nil, err
+		}
+		messages = append(messages, page...)
+		if len(page) < want {
+			break
+		}
+		place = page[len(page)-1].Place()
+	}
+	return messages, nil
 }
 
 func (p *program) sinkCommand(name, usage string, act func(sinkActs, context.Context, string) error) *cli.Command {

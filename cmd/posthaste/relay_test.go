@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -123,7 +124,7 @@ func TestServePublishesEvents(t *testing.T) {
 		t.Errorf("the audit has %s", out)
 	}
 	for _, verb := range []string{"pause", "resume"} {
-		if r := posthaste(t, e, "", "relay", verb, "none"); r.code != exitFailed || !strings.Contains(r.errOut, "sink not found") {
+		if r := posthaste(t, e, "", "relay", verb, "none"); r.code != exitFailed || !strings.Contains(r.errOut, "ink not found") {
 			t.Errorf("%s of a sink that there is not: %+v", verb, r)
 		}
 	}
@@ -151,11 +152,11 @@ func TestHeldMessagesAreListed(t *testing.T) {
 		if held := rows(t, way, "relay", "held", "orders", "--limit", "1"); len(held) != 1 {
 			t.Errorf("with a limit it printed %v", held)
 		}
-		if r := posthaste(t, way, "", "relay", "held", "none"); r.code != exitFailed || !strings.Contains(r.errOut, "sink not found") {
+		if r := posthaste(t, way, "", "relay", "held", "none"); r.code != exitFailed || !strings.Contains(r.errOut, "ink not found") {
 			t.Errorf("held of a sink that there is not: %+v", r)
 		}
-		if r := posthaste(t, way, "", "relay", "held", "orders", "--limit", "1000"); r.code != exitUsage {
-			t.Errorf("with too high a limit: %+v", r)
+		if r := posthaste(t, way, "", "relay", "held", "orders", "--after-position", "-1"); r.code != exitUsage {
+			t.Errorf("behind no position: %+v", r)
 		}
 	}
 	if r := posthaste(t, direct, "", "relay", "remove", "orders"); r.code != exitFailed || !strings.Contains(r.errOut, "2 messages that it has refused") {
@@ -166,5 +167,39 @@ func TestHeldMessagesAreListed(t *testing.T) {
 	}
 	if out := ok(t, direct, "relay", "remove", "orders", "--force", "--yes"); out != "removed: orders (events that it has not published: 2)\n" {
 		t.Errorf("remove --force printed %q", out)
+	}
+}
+
+// There may be more held messages than a page of the list has.
+func TestHeldMessagesAreListedPageAfterPage(t *testing.T) {
+	t.Parallel()
+	db, direct, through := ways(t)
+	sqlExec(t, db, `INSERT INTO outbox.sinks (sink) VALUES ('orders')`)
+	sqlExec(t, db, `
+		WITH job AS (
+			INSERT INTO outbox.jobs (id, queue, kind, payload, priority, created_at)
+			SELECT gen_random_uuid(), 'relay:orders', 'relay:orders', '{}', i, now() FROM generate_series(1, 410) AS i
+			RETURNING id, tenant_id, priority)
+		INSERT INTO outbox.held_messages (sink, job_id, tenant_id, position) SELECT 'orders', id, tenant_id, priority FROM job`)
+	for name, way := range map[string]env{"direct": direct, "through the API": through} {
+		for _, c := range []struct{ after, limit, first, last int }{
+			{0, 1000, 1, 410}, {0, 400, 1, 400}, {0, 3, 1, 3}, {200, 5, 201, 205}, {399, 400, 400, 410}, {205, 205, 206, 410},
+		} {
+			held := rows(t, way, "relay", "held", "orders", "--after-position", strconv.Itoa(c.after), "--limit", strconv.Itoa(c.limit))
+			for i, m := range held {
+				if m["position"] != float64(c.first+i) {
+					t.Fatalf("%s, %+v: message %d is at %v", name, c, i, m["position"])
+				}
+			}
+			if len(held) != c.last-c.first+1 {
+				t.Errorf("%s, %+v: %d messages", name, c, len(held))
+			}
+		}
+		if held := rows(t, way, "relay", "held", "orders", "--after-position", "410"); len(held) != 0 {
+			t.Errorf("%s: %d messages behind the last one", name, len(held))
+		}
+		if r := posthaste(t, way, "", "relay", "held", "none", "--after-position", "7"); r.code != exitFailed || !strings.Contains(r.errOut, "ink not found") {
+			t.Errorf("%s: held of a sink that there is not: %+v", name, r)
+		}
 	}
 }

@@ -12,9 +12,13 @@ import (
 )
 
 func (r *remote) Queues(ctx context.Context) ([]operator.Queue, error) {
+	return r.QueuesOf(ctx, outbox.ID{})
+}
+
+func (r *remote) QueuesOf(ctx context.Context, tenant outbox.ID) ([]operator.Queue, error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
-	found, err := r.api.Queues(ctx, "")
+	found, err := r.api.Queues(ctx, textOf(tenant))
 	queues := make([]operator.Queue, len(found.Queues))
 	for i, q := range found.Queues {
 		queues[i] = operator.Queue{

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"fmt"
 
 	"github.com/posthaste-dev/posthaste/client"
 	"github.com/posthaste-dev/posthaste/operator"
@@ -47,21 +50,42 @@ func (r *remote) SkipEvent(ctx context.Context, sink string, event outbox.ID) er
 	return err
 }
 
-// Held lists the first of them: a page of the API begins with a cursor rather than a place.
-func (r *remote) Held(ctx context.Context, sink string, _ operator.HeldPlace,
+// Held begins with the cursor that is remembered for the place, or else reads from the first page on.
+func (r *remote) Held(ctx context.Context, sink string, after operator.HeldPlace,
 	limit int,
-) ([]operator.HeldMessage, error) {
-	ctx, cancel := patient(ctx)
-	defer cancel()
-	page, err := r.api.HeldPage(ctx, sink, limit, "")
-	all := make([]operator.HeldMessage, len(page.Messages))
-	for i, m := range page.Messages {
-		all[i] = operator.HeldMessage{
-			Job: jobOf(m.Job), Topic: m.Topic, Position: m.Position, At: m.At,
-			Event: idOf(m.Event),
+) (all []operator.HeldMessage, err error) {
+	at := func(p operator.HeldPlace) string { return fmt.Sprintf("%q %d %s", sink, p.Position, p.Job) }
+	cursor, known := r.cursors[at(after)]
+	for more := !known || cursor != ""; more && len(all) < limit; more = cursor != "" {
+		page, err := r.heldPage(ctx, sink, limit-len(all), cursor)
+		if err != nil {
+			return nil, err
+		}
+		cursor = page.Next
+		for _, m := range page.Messages {
+			found := operator.HeldMessage{
+				Job: jobOf(m.Job), Topic: m.Topic, Position: m.Position, At: m.At, Event: idOf(m.Event),
+			}
+			if known || behind(found.Place(), after) {
+				all = append(all, found)
+			}
 		}
 	}
-	return all, err
+	if len(all) > 0 {
+		r.cursors[at(all[len(all)-1].Place())] = cursor
+	}
+	return all, nil
+}
+
+func (r *remote) heldPage(ctx context.Context, sink string, limit int, cursor string) (client.HeldPage, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	return r.api.HeldPage(ctx, sink, limit, cursor)
+}
+
+// behind reports whether a message at p comes after one at the other place.
+func behind(p, other operator.HeldPlace) bool {
+	return cmp.Or(cmp.Compare(p.Position, other.Position), bytes.Compare(p.Job[:], other.Job[:])) > 0
 }
 
 func (r *remote) Bridges(ctx context.Context) ([]operator.Bridge, error) {

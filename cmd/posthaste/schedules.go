@@ -35,7 +35,7 @@ func (p *program) schedulesCommand() *cli.Command {
 			{
 				Name:   "list",
 				Usage:  "list schedules with their next and last run times",
-				Flags:  append(operatorFlags(), outputFlag()),
+				Flags:  append(operatorFlags(), outputFlag(), onlyTenantFlag()),
 				Action: p.listSchedules,
 			},
 			p.createScheduleCommand(),
@@ -70,8 +70,12 @@ func (p *program) listSchedules(ctx context.Context, c *cli.Command) error {
 	if err := wantArgs(c, 0, 0); err != nil {
 		return err
 	}
+	var tenant outbox.ID
+	if err := readTenant(c, &tenant); err != nil {
+		return &usageError{err}
+	}
 	return operate(ctx, p, c, func(ctx context.Context, o scheduleActs) error {
-		schedules, err := o.Schedules(ctx)
+		schedules, err := o.SchedulesOf(ctx, tenant)
 		if err != nil {
 			return err
 		}
