@@ -108,8 +108,8 @@ func (s *settler) gather(timer *time.Timer) []*attempt {
 // extended either; the fence refuses the outcome of a job whose lease lapsed.
 //
 // The statements return ids, so a batch must not contain two attempts at one job. An attempt that is stuck may lose its
-// lease, and this process may run the next attempt while the first one is still under way; they are settled one after the
-// other, in any order, because the fence refuses the first.
+// lease, and this process may run the next attempt while the first one is still under way; they are settled one after
+// the other, in any order, because the fence refuses the first.
 //
 // Every statement that waits for the rows of several jobs locks them in the order of their ids (except one that gives
 // up: storeInPlace): "Two settlements of the same jobs" (docs/races.md).

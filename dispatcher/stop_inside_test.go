@@ -55,8 +55,8 @@ func (r stuckRow) Scan(...any) error { return r.err }
 //	stop     grace period over    giveUpAfter            abandonAfter
 //	settle … no answer …          … ends; one try each   Run has returned nil
 //
-// Goroutines that went on would leak, with their connections. Thousands of outcomes of all kinds are left, of which each
-// statement has only some.
+// Goroutines that went on would leak, with their connections. Thousands of outcomes of all kinds are left, of which
+// each statement has only some.
 func TestAStopEndsThoughTheDatabaseIsStuck(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

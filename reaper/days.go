@@ -53,8 +53,8 @@ const (
 // one waits behind it. So it waits a tenth of a second for each. It locks the partition first: a report that reads the
 // day stops it there, where no settlement comes. With that lock it removes the rows, because the lock on the parent may
 // not be had: a transaction that has published an event, or completed a job, keeps the parent locked until it ends. A
-// transaction that locked the parent and waits for the partition is in a deadlock with the drop, which the drop resolves
-// by giving up.
+// transaction that locked the parent and waits for the partition is in a deadlock with the drop, which the drop
+// resolves by giving up.
 func (d days) drop(ctx context.Context, name string, lose bool) (became outcome, err error) {
 	err = d.chores.inTx(ctx, statementTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		q := sqlgen.New(tx)

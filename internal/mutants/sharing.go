@@ -81,7 +81,7 @@ var sharing = []Mutant{
 		Name:      "nobody has many",
 		Breaks:    "a tenant with a backlog is claimed for though there is no room, because no claim learns that it has more",
 		Invariant: "Tenants share a queue",
-		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.Claimed", `share.Tenant.HasMore = left <= 0`, `share.Tenant.HasMore = false`}},
+		Edits:     []Edit{{"dispatcher/internal/scheduler.Scheduler.noteUse", `share.Tenant.HasMore = left <= 0`, `share.Tenant.HasMore = false`}},
 		Checks:    []Check{test("dispatcher/internal/scheduler", "TestReserveAndExpress", "one that has many more is claimed for")},
 	},
 	{

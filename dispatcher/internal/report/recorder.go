@@ -42,7 +42,7 @@ type Config struct {
 	Health  *health.Health
 	Log     *slog.Logger
 	Timeout time.Duration // of a statement that reads
-	Most    int           // attempts in a statement; four times as many that are over wait here, then their workers wait
+	Most    int           // attempts in a statement; four times as many that are over wait here, then workers wait
 	Bytes   int           // of reports in a statement; one attempt's may be more
 	// Bound returns the context of a statement that stores.
 	Bound    func() (context.Context, context.CancelFunc)

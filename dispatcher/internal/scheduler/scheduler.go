@@ -422,14 +422,19 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 				}
 			}
 		}
-		if left < share.Quota {
-			if share.Tenant.used = now; share.Tenant.ID != outbox.RootTenant {
-				s.othersUsed = now
-			}
+		s.noteUse(share, left, now)
+	}
+}
+
+// noteUse notes how much of its quota a tenant has left.
+func (s *Scheduler) noteUse(share Share, left int, now time.Time) {
+	if left < share.Quota {
+		if share.Tenant.used = now; share.Tenant.ID != outbox.RootTenant {
+			s.othersUsed = now
 		}
-		if left > 0 || share.Quota >= Sparse { // else it took all of a small quota, and may have had no more
-			share.Tenant.HasMore = left <= 0
-		}
+	}
+	if left > 0 || share.Quota >= Sparse { // else it took all of a small quota, and may have had no more
+		share.Tenant.HasMore = left <= 0
 	}
 }
 
