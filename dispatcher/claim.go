@@ -77,7 +77,7 @@ func (c *claimer) claim(ctx context.Context, p scheduler.Plan, within *limit.Usa
 	}
 	defer within.Conn.Release() // after an error with an open transaction: the pool closes the connection
 	if err == nil {
-		err = c.limiter.Commit(ctx, within, n > 0)
+		err = c.limiter.Commit(c.waiting, within, n > 0)
 	}
 	if err != nil {
 		n, err = 0, fmt.Errorf("claim %d jobs of a limited queue: %w", within.Allowed, err)
@@ -103,7 +103,7 @@ func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, wi
 	}
 	// A claim that is cut off may have committed, and its jobs would wait for their leases to lapse. So a stop lets the
 	// statement finish.
-	bound, cancel := bounded(context.WithoutCancel(ctx))
+	bound, cancel := bounded(c.waiting)
 	defer cancel()
 	var db querier = c.limiter.Pool
 	if within != nil {

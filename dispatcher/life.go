@@ -320,7 +320,10 @@ func awaitFloor(ctx context.Context, p *common, db floorStatement) error {
 	return nil
 }
 
-const heartbeatInterval = time.Minute // between two heartbeats
+const (
+	heartbeatInterval = time.Minute     // between two heartbeats
+	retryHeartbeat    = 5 * time.Second // after one that failed
+)
 
 type heartbeatStatements interface {
 	ShowWorker(context.Context, sqlgen.ShowWorkerParams) error
@@ -344,7 +347,7 @@ func heartbeat(ctx context.Context, c *common, db heartbeatStatements, p Presenc
 			bound, cancel := bounded(ctx)
 			defer cancel()
 			if db.ShowWorker(bound, row) != nil {
-				said = time.Time{} // try again soon
+				said = now.Add(retryHeartbeat - heartbeatInterval)
 			}
 		}
 	}

@@ -61,7 +61,7 @@ func (l *loop) run(ctx context.Context) {
 	defer func() { // the stop may come in the middle of an outage
 		l.reserved.close()
 		if l.reserved.mayHaveOrphans(time.Now()) {
-			_ = l.returnOrphans(context.WithoutCancel(ctx)) // returnOrphans has logged the error
+			_ = l.returnOrphans(l.waiting) // returnOrphans has logged the error
 		}
 	}()
 	for {
@@ -198,7 +198,7 @@ func (l *loop) notice() bool {
 // claimNext claims what the plan asks for, or what the queue's limits leave of it. It returns how many jobs it got and,
 // if a limit or a pause kept it from taking more, how long to rest unless something wakes the queue.
 func (l *loop) claimNext(ctx context.Context, plan scheduler.Plan) (n int, rest time.Duration, err error) {
-	within, err := l.limiter.Look(ctx, min(l.places().Room, l.nextClaimMost))
+	within, err := l.limiter.Look(l.waiting, min(l.places().Room, l.nextClaimMost))
 	switch {
 	case err != nil:
 		return 0, 0, err

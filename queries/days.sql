@@ -4,8 +4,8 @@
 SELECT outbox.ensure_days(@days_ahead)::integer;
 
 -- name: DropDay :exec
--- DropDay empties a day of the history or the events by its table's name, and drops it unless its parent is in use;
--- with @lose it does so to a day that a sink has not read, too. It locks the day first, then its parent; lock_timeout
+-- DropDay drops a day of the history or the events by its table's name, or empties it while its parent is in use; with
+-- @lose it does so to a day that a sink has not read, too. It locks the day first, then its parent; lock_timeout
 -- bounds the wait for each.
 SELECT outbox.drop_day(CAST(@day::text AS regclass), @lose::boolean);
 

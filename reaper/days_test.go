@@ -146,6 +146,7 @@ func TestADayIsEmptiedBesideATransactionThatUsesItsParent(t *testing.T) {
 	for ago := range 3 {
 		storeEvents(t, db, 3, time.Duration(20+ago)*day)
 	}
+	exec(t, db, `INSERT INTO outbox.sinks (sink, top, holes) VALUES ('s', 12, '{[11,12)}')`) // a hole in none of them
 	tx, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -171,6 +172,9 @@ func TestADayIsEmptiedBesideATransactionThatUsesItsParent(t *testing.T) {
 	started := time.Now()
 	trimPass(t, r)
 	t.Logf("the pass over the empty days took %s", time.Since(started))
+	if got := value(t, r.metrics.eventDaysHeld); got != 0 {
+		t.Errorf("empty days that are held for a sink with a hole = %v, want 0", got)
+	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

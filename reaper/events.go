@@ -46,7 +46,7 @@ func (t eventTrimmer) trim(ctx context.Context) (time.Duration, error) {
 		}
 		if len(day.Sinks) > 0 && !t.config.LoseUnread {
 			held++
-			t.log.LogAttrs(ctx, slog.LevelWarn, "a day of events is kept beyond its retention: sinks have not read it",
+			t.log.LogAttrs(ctx, slog.LevelWarn, "a day of events is kept beyond its retention: sinks, or replays to them, have not read it",
 				slog.String("partition", day.Name), slog.String("sinks", strings.Join(day.Sinks, ", ")))
 			continue
 		}

@@ -344,7 +344,8 @@ func (d *destinations) outage() (why *failure, known bool) {
 	return d.why, d.why != nil || len(d.before) == 0
 }
 
-// load restores what the previous owner stored.
+// load restores what the previous owner stored. When a message last met a missing destination is not stored: now stands
+// for it, so that an owner who takes over in the middle of an hour goes on counting.
 func (d *destinations) load(missing string) error {
 	var ages map[string]float64
 	if err := json.Unmarshal([]byte(missing), &ages); err != nil {

@@ -245,7 +245,7 @@ RETURNING`},
 		Breaks:    "jobs of a claim whose answer was lost during a stop wait for their leases, as if the worker had died",
 		Invariant: "Interrupted is not failed",
 		Edits: []Edit{{"dispatcher.loop.run", `		if l.reserved.mayHaveOrphans(time.Now()) {
-			_ = l.returnOrphans(context.WithoutCancel(ctx))`, `		{`}},
+			_ = l.returnOrphans(l.waiting)`, `		{`}},
 		Checks: []Check{test("dispatcher", "TestAStopGivesBackTheJobsOfALostAnswer", "want \"pending attempt=0 epoch=2")},
 	},
 	{

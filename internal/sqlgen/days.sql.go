@@ -46,8 +46,8 @@ const DropDay = `-- name: DropDay :exec
 SELECT outbox.drop_day(CAST($1::text AS regclass), $2::boolean)
 `
 
-// DropDay empties a day of the history or the events by its table's name, and drops it unless its parent is in use;
-// with @lose it does so to a day that a sink has not read, too. It locks the day first, then its parent; lock_timeout
+// DropDay drops a day of the history or the events by its table's name, or empties it while its parent is in use; with
+// @lose it does so to a day that a sink has not read, too. It locks the day first, then its parent; lock_timeout
 // bounds the wait for each.
 func (q *Queries) DropDay(ctx context.Context, day string, lose bool) error {
 	_, err := q.db.Exec(ctx, DropDay, day, lose)

@@ -1,5 +1,5 @@
--- drop_day empties a day of the history or of the events, and drops it unless a transaction that has written to its
--- parent keeps that locked for longer than lock_timeout. It runs as its owner, because only the owner of a table can
+-- drop_day drops a day of the history or of the events, or empties it if a transaction that has written to its parent
+-- keeps that locked for longer than lock_timeout. It runs as its owner, because only the owner of a table can
 -- drop it. It only accepts days before yesterday; and only days of the events that every sink has read, unless lose is
 -- set. It locks the day before its parent; see reaper/days.go.
 CREATE OR REPLACE FUNCTION outbox.drop_day(day regclass, lose boolean DEFAULT false) RETURNS void
@@ -27,11 +27,12 @@ BEGIN
             RAISE EXCEPTION '% has events that sinks have not read: %', day, array_to_string(behind, ', ') USING ERRCODE = 'object_in_use';
         END IF;
     END IF;
-    EXECUTE format('TRUNCATE ONLY %s', day);
     BEGIN
         EXECUTE format('DROP TABLE %s', day);
     EXCEPTION WHEN lock_not_available THEN
-        NULL; -- the disk is free; an empty table waits for the next try
+        IF pg_relation_size(day) > 0 THEN -- the disk is free then; an empty table waits for the next try
+            EXECUTE format('TRUNCATE ONLY %s', day);
+        END IF;
     END;
 END
 $$;

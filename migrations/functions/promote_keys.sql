@@ -174,7 +174,7 @@ BEGIN
             UNION ALL
             SELECT head.place FROM head))
           AND jobs.status = 'blocked'
-        RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.key, jobs.kind
+        RETURNING jobs.id, jobs.tenant_id, jobs.queue, jobs.key, jobs.kind, jobs.ordered
     ), passed AS (
         -- What was promoted counts, not what fitted: a job that was edited or moved since the snapshot is locked where
         -- it stands now, and the UPDATE does not see it there.
@@ -188,6 +188,7 @@ BEGIN
         LEFT JOIN (
             SELECT promoted.tenant_id, promoted.queue, promoted.key, count(*) AS n
             FROM promoted
+            WHERE promoted.ordered IS NULL -- without the head, for which line.n has no room
             GROUP BY 1, 2, 3
         ) AS moved ON moved.tenant_id = line.tenant_id AND moved.queue = line.queue AND moved.key = line.key
         WHERE NOT line.parked

@@ -11,7 +11,8 @@ BEGIN
     sinks := ARRAY(
         SELECT s.sink
         FROM outbox.sinks AS s
-        WHERE s.top < last_position OR s.holes && int8range(first_position, last_position, '[]')
+        WHERE s.top < last_position
+           OR last_position IS NOT NULL AND s.holes && int8range(first_position, last_position, '[]')
            OR EXISTS (SELECT FROM outbox.replays AS r
                       WHERE r.sink = s.sink AND r.finished_at IS NULL
                         AND r.position < sinks_behind.last_position AND r.last_position >= first_position)

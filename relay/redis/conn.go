@@ -74,6 +74,10 @@ func connect(ctx context.Context, config Config) (*conn, error) {
 	if n, bad := strconv.Atoi(settings["proto-max-bulk-len"]); err == nil && bad == nil {
 		c.largest = max(n, leastLargest)
 	}
+	if err := c.Err(); err != nil { // a refusal is none: a service may not have CONFIG
+		_ = c.Close()
+		return nil, fmt.Errorf("connect to Redis: %w", err)
+	}
 	return c, nil
 }
 
@@ -81,11 +85,11 @@ func connect(ctx context.Context, config Config) (*conn, error) {
 var errAborted = errors.New("the server has refused another command of the transaction")
 
 // transaction sends commands between MULTI and EXEC, and returns the answer to each: nil, what the command returns, or
-// an error. Its own error means that the server has refused the transaction, and carried out nothing, if [word] finds
-// the server's word in it, and otherwise that there is no answer.
+// an error. Its own error means that the server has refused the transaction, if [word] finds the server's word in it,
+// and otherwise that there is no answer.
 //
-// If the server refuses MULTI, because somebody may have revoked the permission since the client connected, it does
-// carry out the commands, each by itself. This can happen once, because [connect] then refuses to connect.
+// A server that refuses EXEC carries out none of the commands, and one that refuses MULTI each by itself. It refuses
+// MULTI only if somebody has revoked the permission since the client connected, and once, because [connect] then fails.
 func (c *conn) transaction(commands [][]any) (answers []any, err error) {
 	if err := c.Send("MULTI"); err != nil {
 		return nil, err

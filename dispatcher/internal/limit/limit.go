@@ -57,7 +57,7 @@ type Limiter struct {
 }
 
 // Look returns what the limits leave of the jobs that are asked for, or nil if the queue has no limits. A claim has to
-// follow, which ends the transaction.
+// follow, which ends the transaction. ctx outlasts Run's, because a claim that is cut off may have committed.
 func (l *Limiter) Look(ctx context.Context, asked int) (*Usage, error) {
 	if !l.State.Known() {
 		return nil, nil
@@ -147,10 +147,9 @@ func (l *Limiter) Commit(ctx context.Context, u *Usage, started bool) error {
 	return u.Conn.SendBatch(bound, batch).Close()
 }
 
-// bounded returns the context of one statement. A claim that is cut off may have committed, so the end of ctx does not
-// interrupt it.
+// bounded returns the context of one statement.
 func (l *Limiter) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), l.Timeout)
+	return context.WithTimeout(ctx, l.Timeout)
 }
 
 // nextLook returns how long a queue sleeps that is paused or at its limit. Each process looks at the limits every
