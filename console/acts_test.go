@@ -238,7 +238,7 @@ func TestKeysSchedulesAndSinksAreActedOn(t *testing.T) {
 	r.as("a").post("schedule-run", schedule).is(400).has("once")
 	for _, id := range []string{
 		"ffffffff-ffff-ffff-ffff-ffffffffffff", "00000000-0000-0000-0000-000000000000", "00000000-0000-7000-8000-000000000000",
-		"01000000-0000-7000-8000-000000000001", "f0000000-0000-7000-8000-000000000001", strings.Replace(outbox.NewID().String(), "-7", "-4", 1),
+		"01000000-0000-7000-8000-000000000001", "f0000000-0000-7000-8000-000000000001", strings.Replace(outbox.NewID().String(), "-7", "-4", -1),
 	} {
 		schedule.Set("once", id)
 		r.as("a").post("schedule-run", schedule).is(400).has("is no id that this form had")

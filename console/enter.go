@@ -126,9 +126,11 @@ func (s *site) enter(v *visit) (err error) {
 	v.operator = s.operator.As(operator.Actor{Name: v.who.Name, RequestID: v.id})
 	if v.route.acts() {
 		defer s.watch.LetterGroups.Outdate()
-		defer s.watch.Problems.Outdate()
 	}
-	return v.route.page(s, v)
+	if err = v.route.page(s, v); err == nil && v.route.acts() {
+		s.watch.Problems.Outdate()
+	}
+	return err
 }
 
 // checkHost refuses requests to a foreign host name: a name of another site may lead here, and its scripts would then

@@ -109,24 +109,39 @@ func parseInstant(text string, now time.Time, direction int) (at time.Time, ok b
 		if err != nil {
 			continue
 		}
-		year, month, day := at.Date()
-		if l.years+l.days > 0 {
-			year = now.Year()
-		}
-		if l.days > 0 {
-			_, month, day = now.Date()
-		}
-		on := func(n int) time.Time {
-			return time.Date(year+n*l.years, month, day+n*l.days, at.Hour(), at.Minute(), at.Second(), at.Nanosecond(),
-				at.Location())
-		}
 		if l.years+l.days == 0 {
+			if near, ok := nearest(at, now, direction); ok {
+				at = near
+			}
 			return at, true
 		}
-		if at = on(0); direction < 0 && at.After(now) || direction > 0 && at.Before(now) {
-			at = on(direction)
+		year, month, day := now.Date()
+		if l.days == 0 {
+			_, month, day = at.Date()
 		}
-		return at, true
+		for n := range 9 { // a leap day may be eight years away
+			n *= direction
+			of := time.Date(year+n*l.years, month, day+n*l.days, at.Hour(), at.Minute(), at.Second(), at.Nanosecond(),
+				at.Location())
+			if near, ok := nearest(of, now, direction); ok && (l.days > 0 || of.Day() == day) {
+				return near, true
+			}
+		}
 	}
 	return at, false
+}
+
+// nearest returns the instant that is nearest to now among those at which a clock shows the time of at: in the hour
+// that is repeated at the end of summer time there are two. It returns false if none is on the wanted side of now.
+func nearest(at, now time.Time, direction int) (near time.Time, ok bool) {
+	for _, shift := range []time.Duration{-time.Hour, 0, time.Hour} {
+		other := at.Add(shift)
+		if other.Format(time.DateTime) != at.Format(time.DateTime) || other.Compare(now)*direction < 0 {
+			continue
+		}
+		if !ok || other.Sub(now).Abs() < near.Sub(now).Abs() {
+			near, ok = other, true
+		}
+	}
+	return near, ok
 }

@@ -61,11 +61,54 @@ func TestTimesAreReadInTheViewersZone(t *testing.T) {
 	}
 	for typed, want := range map[string]search{
 		"since:2026-11-24 14:02 mail": {kind: "mail"}, "since:24 Nov 14:02 until:2 h dead": {},
+		"since:24 Nov 14:02 until:2 h 5 min ago mail": {kind: "mail"},
 	} {
 		got, err := parseSearch(typed, now)
 		if err != nil || !strings.HasPrefix(got.since.text, "2026-11-24T14:02") || got.kind != want.kind {
 			t.Errorf("%s is %+v, %v", typed, got, err)
 		}
+	}
+}
+
+// In the hour that is repeated at the end of summer time a clock shows each time twice. A day that a year does not have
+// is one of another year.
+func TestTimesInTheRepeatedHourAreTheNearest(t *testing.T) {
+	t.Parallel()
+	for zone, c := range map[string]struct{ now, past, future []string }{
+		"Europe/Berlin": {
+			[]string{"2026-10-25T00:40:00Z", "2026-10-25T01:40:00Z"}, // 02:40, for the first and the second time
+			[]string{"2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z"}, // 02:30
+			[]string{"2026-10-25T00:50:00Z", "2026-10-25T01:50:00Z"}, // 02:50
+		},
+		"America/New_York": {
+			[]string{"2026-11-01T05:40:00Z", "2026-11-01T06:40:00Z"}, // 01:40
+			[]string{"2026-11-01T05:30:00Z", "2026-11-01T06:30:00Z"},
+			[]string{"2026-11-01T05:50:00Z", "2026-11-01T06:50:00Z"},
+		},
+	} {
+		location, err := time.LoadLocation(zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, text := range c.now {
+			now, _ := time.Parse(time.RFC3339, text)
+			now = now.In(location)
+			past, err := parsePast(now.Add(-10*time.Minute).Format("15:04"), now)
+			if err != nil || past.at.UTC().Format(time.RFC3339) != c.past[i] {
+				t.Errorf("%s at %s: ten minutes ago is %s, %v; want %s", zone, text, past.at.UTC(), err, c.past[i])
+			}
+			future, err := parseFuture(now.Add(10*time.Minute).Format("15:04"), now)
+			if err != nil || future.UTC().Format(time.RFC3339) != c.future[i] {
+				t.Errorf("%s at %s: in ten minutes is %s, %v; want %s", zone, text, future.UTC(), err, c.future[i])
+			}
+		}
+	}
+	now := time.Date(2027, 3, 1, 0, 0, 0, 0, time.UTC)
+	if got, err := parsePast("29 Feb 10:00", now); err != nil || got.text != "2024-02-29T10:00:00Z" {
+		t.Errorf("the latest leap day is %q, %v", got.text, err)
+	}
+	if got, err := parseFuture("29 Feb 10:00", now); err != nil || got.Format(time.RFC3339) != "2028-02-29T10:00:00Z" {
+		t.Errorf("the next leap day is %v, %v", got, err)
 	}
 }
 

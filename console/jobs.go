@@ -92,7 +92,7 @@ func (s *site) jobs(v *visit) (err error) {
 	for _, j := range l.page.Jobs {
 		l.tenant = l.tenant || v.who.AllTenants && j.Tenant != outbox.RootTenant
 	}
-	if l.maybeKey() {
+	if l.maybeKey() && table["kinds"]["GET"].gate.admits(v.who) {
 		known, err := s.knownKinds(v)
 		if err != nil {
 			return err
@@ -193,7 +193,8 @@ func (v *visit) findByIdempotencyKey(key string) (err error) {
 	if errors.Is(err, operator.ErrNotFound) {
 		return refusal{
 			http.StatusNotFound, "No job has this idempotency key",
-			"No job of the kind " + quoted(v.param("kind")) + " was stored with " + quoted(key) + ", or it is no longer kept.",
+			"No job of the kind " + quoted(v.param("kind")) + " and the tenant " + tenantName(cmp.Or(tenant, outbox.RootTenant)) +
+				" was stored with " + quoted(key) + ", or it is no longer kept.",
 		}
 	}
 	if err != nil {

@@ -67,7 +67,12 @@ func TestASearchWithoutMatchesLeadsOn(t *testing.T) {
 	r.exec(`INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing) VALUES ('w', 'v1', '{mail}', '{4}', '{greet}', true)`)
 	r.get("jobs?kind=order-17").is(200).has("is an idempotency key").hasHTML(`name="idempotency" value="order-17"`, `<option value="greet">`).hasNot("Without kind")
 	r.leads("find?idempotency=order-17&kind=greet", "job?id="+id.String())
-	r.get("find?idempotency=order-17&kind=other").is(404).has("No job has this idempotency key")
+	r.get("find?idempotency=order-17&kind=other").is(404).has("No job has this idempotency key", "the tenant root")
+	theirs := r.enqueue("greet", `{}`, outbox.Options{IdempotencyKey: "order-18", Tenant: tenantA})
+	r.get("jobs?kind=order-18").is(200).hasHTML(`name="tenant" value="root"`)
+	r.get("find?idempotency=order-18&kind=greet&tenant=root").is(404)
+	r.leads("find?idempotency=order-18&kind=greet&tenant="+tenantA.String(), "job?id="+theirs.String())
+	r.as("a").get("jobs?kind=order-18").is(200).has("is an idempotency key").hasNot("which tenant")
 	r.as("b").get("find?idempotency=order-17&kind=greet").is(404)
 	r.as("b").get("find?idempotency=order-17&kind=greet&tenant=" + outbox.RootTenant.String()).is(403)
 }

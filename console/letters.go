@@ -160,7 +160,10 @@ func (v *visit) letterFilter() (f operator.DeadLetterFilter, err error) {
 
 // tenantParam returns a tenant given in the URL, if the viewer may see it.
 func (v *visit) tenantParam(text string) (outbox.ID, error) {
-	id, err := outbox.ParseID(text)
+	id, err := outbox.RootTenant, error(nil)
+	if text != tenantName(outbox.RootTenant) {
+		id, err = outbox.ParseID(text)
+	}
 	if err != nil {
 		return id, unreadable("tenant", "is no tenant’s id")
 	}

@@ -54,7 +54,6 @@ func TestWhatAPageNamesIsALink(t *testing.T) {
 		"job?id=" + running.String():       {worker, ofKey("k/1")},
 		"schedules":                        {to("queue", "queue", "mail"), to("kind", "kind", "greet")},
 		"schedule?name=s&tenant=" + tenant: {to("jobs", "kind", "greet", "queue", "mail", "tenant", tenant), to("job", "id", running.String())},
-		"schedule?name=s&tenant=" + tenant: {to("jobs", "kind", "greet", "queue", "mail", "tenant", tenant), to("job", "id", running.String())},
 		"keys":                             {to("queue", "queue", "mail"), ofKey("k/2")},
 		"letters?kind=k&error=c1":          {ofKey("k/2"), to("letters", "kind", "k", "error", "c1", "queue", "mail")},
 		"now":                              {to("jobs", "status", "running"), to("jobs", "status", "blocked"), `href="letters"`, to("jobs", "queue", "mail", "status", "failed,dead")},

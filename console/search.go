@@ -125,8 +125,10 @@ var isFingerprint = regexp.MustCompile(`^[0-9a-f]{16}$`)
 
 // readIDPrefix reads the beginning of an id, with or without the end that lists show: 01976f0e…cdef.
 func readIDPrefix(text string) (string, error) {
+	const pattern = "00000000-0000-0000-0000-000000000000"
 	prefix, _, _ := strings.Cut(strings.ToLower(text), "…")
-	if prefix == "" || len(prefix) > 36 || strings.Trim(prefix, "0123456789abcdef-") != "" {
+	_, err := outbox.ParseID(prefix + pattern[min(len(prefix), len(pattern)):])
+	if prefix == "" || err != nil {
 		return "", fmt.Errorf("%s is no beginning of an id: write hex digits and hyphens, like 01976f0e-7a5c", quoted(text))
 	}
 	return prefix, nil
@@ -228,7 +230,7 @@ func parseSearch(text string, now time.Time) (f search, err error) {
 // longestTime adds the following words to a time as far as they belong to it, as in since:2026-11-25 14:02.
 func longestTime(value, rest string, now time.Time) (longest, left string) {
 	longest, left = value, rest
-	for range 3 {
+	for range 4 { // 2 h 5 min ago
 		word, after, err := nextWord(strings.TrimSpace(rest))
 		if err != nil || word == "" {
 			break

@@ -23,7 +23,7 @@ type Queue struct {
 	Jobs        map[outbox.Status]int64 // open jobs; statuses without any are omitted
 	OldestDue   time.Time               // when the job that has waited longest was due; zero if none is due
 	// Unavailable maps the kinds whose dependency was unavailable when a process last tried to the time since then.
-	// Only [Operator.Queues] fills it.
+	// Only [Operator.Queues] and [Operator.QueuesOf] fill it.
 	Unavailable map[string]time.Time
 }
 
@@ -33,15 +33,11 @@ const MaxQueues = 1000
 // Queues returns the queues that have open jobs, or are paused or limited, by name, the first 1000 of them. It counts
 // every open job: with a million that takes about half a second.
 func (o *Operator) Queues(ctx context.Context) ([]Queue, error) {
-	queues, err := o.QueuesOf(ctx, outbox.ID{})
-	if err != nil {
-		return nil, err
-	}
-	return queues, o.addUnavailable(ctx, queues)
+	return o.QueuesOf(ctx, outbox.ID{})
 }
 
-// QueuesOf returns queues as Queues does, with the open jobs of a single tenant; zero means all. What is paused or
-// limited is so for all tenants.
+// QueuesOf returns queues as Queues does, with the open jobs of a single tenant; zero means all. What is paused,
+// limited or unavailable is so for all tenants.
 func (o *Operator) QueuesOf(ctx context.Context, tenant outbox.ID) ([]Queue, error) {
 	jobs, _, err := o.CountOpen(ctx, tenant)
 	if err != nil {
@@ -51,7 +47,8 @@ func (o *Operator) QueuesOf(ctx context.Context, tenant outbox.ID) ([]Queue, err
 	if err != nil {
 		return nil, err
 	}
-	return jobs.In(rules), nil
+	queues := jobs.In(rules)
+	return queues, o.addUnavailable(ctx, queues)
 }
 
 // addUnavailable adds the kinds that wait for their dependency. The jobs that have found it unavailable record that;

@@ -103,6 +103,9 @@ func (o *Operator) SchedulesPage(ctx context.Context, q SchedulesQuery) ([]Sched
 
 // Schedule returns a schedule of a tenant, or [ErrScheduleNotFound]. The zero tenant means [outbox.RootTenant].
 func (o *Operator) Schedule(ctx context.Context, tenant outbox.ID, name string) (Schedule, error) {
+	if err := validTexts(map[string]string{"name": name}); err != nil {
+		return Schedule{}, err
+	}
 	// The name without a tenant is just before the first schedule of the name.
 	found, err := o.SchedulesPage(ctx, SchedulesQuery{Tenant: orRoot(tenant), AfterName: name, Limit: 1})
 	switch {

@@ -57,7 +57,11 @@ func (r *remote) Held(ctx context.Context, sink string, after operator.HeldPlace
 	at := func(p operator.HeldPlace) string { return fmt.Sprintf("%q %d %s", sink, p.Position, p.Job) }
 	cursor, known := r.cursors[at(after)]
 	for more := !known || cursor != ""; more && len(all) < limit; more = cursor != "" {
-		page, err := r.heldPage(ctx, sink, limit-len(all), cursor)
+		want := limit - len(all)
+		if !known && len(all) == 0 {
+			want = operator.MaxLimit // most of them may be passed over
+		}
+		page, err := r.heldPage(ctx, sink, want, cursor)
 		if err != nil {
 			return nil, err
 		}
@@ -70,6 +74,9 @@ func (r *remote) Held(ctx context.Context, sink string, after operator.HeldPlace
 				all = append(all, found)
 			}
 		}
+	}
+	if len(all) > limit { // the place after them has no cursor
+		return all[:limit], nil
 	}
 	if len(all) > 0 {
 		r.cursors[at(all[len(all)-1].Place())] = cursor

@@ -279,7 +279,7 @@ export function renew(to, asked, put = morph) {
 
 /** details asks for the rows that the stream has changed. */
 async function details() {
-	const began = performance.now(), ids = [...stale.keys()].filter((id) => shown.has(id)).slice(0, 200);
+	const began = performance.now(), ids = [...stale.keys()].filter((id) => shown.has(id)).slice(0, 100); // a proxy may take 8 KiB
 	if (!ids.length) { stale.clear(); return true; }
 	const page = await read(`rows?id=${ids.join()}&of=${encodeURIComponent(list?.dataset.of ?? "")}${list && "tenants" in list.dataset ? "&tenants=1" : ""}${list && "pick" in list.dataset ? "&pick=1" : ""}`);
 	if (!page) return false;
