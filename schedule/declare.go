@@ -122,31 +122,38 @@ func (d *declarer) fireBeforeChange(ctx context.Context, tx pgx.Tx, now time.Tim
 		if r.PausedAt.Valid || r.NextAt.Time.After(now) || !d.movesTicks(r) {
 			continue
 		}
-		f, refused, err := fireBefore(ctx, tx, r, now)
-		switch {
-		case err != nil:
+		fired, refused, err := fireBefore(ctx, tx, r, now)
+		if err != nil {
 			return nil, fmt.Errorf("fire schedule %s before it changes: %w", r.Name, err)
-		case refused != nil:
-			d.firer.reportRefused(ctx, r, refused)
-		default:
-			firings = append(firings, f)
 		}
+		if refused != nil {
+			d.firer.reportRefused(ctx, r, refused)
+		}
+		firings = append(firings, fired...)
 	}
 	return firings, nil
 }
 
-// fireBefore fires a due schedule that is about to change. If the schedule cannot be fired, fireBefore stores nothing
-// and returns the reason as refused, and the transaction can go on. If another transaction has locked what it needs, it
-// returns an error: the schedule can be fired later.
-func fireBefore(ctx context.Context, tx pgx.Tx, r row, now time.Time) (f firing, refused, err error) {
-	if f, refused = plan(r, now); refused != nil {
-		return f, refused, nil
+// fireBefore fires a due schedule that is about to change, in as many parts as it takes, because the change overwrites
+// the time of the next tick. If the schedule cannot be fired, fireBefore stores nothing more and returns the reason as
+// refused, and the transaction can go on. If another transaction has locked what it needs, it returns an error: the
+// schedule can be fired later.
+func fireBefore(ctx context.Context, tx pgx.Tx, r row, now time.Time) (fired []firing, refused, err error) {
+	for !r.NextAt.Time.After(now) {
+		f, err := plan(r, now)
+		if err != nil {
+			return fired, err, nil
+		}
+		err = pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error { return store(ctx, inner, []firing{f}) })
+		switch {
+		case err != nil && !isOutage(err) && !pgsession.IsLockedOut(err):
+			return fired, err, nil
+		case err != nil:
+			return nil, nil, err
+		}
+		fired, r.NextAt = append(fired, f), timestamp(f.next)
 	}
-	err = pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error { return store(ctx, inner, []firing{f}) })
-	if err != nil && !isOutage(err) && !pgsession.IsLockedOut(err) {
-		return f, err, nil
-	}
-	return f, nil, err
+	return fired, nil, nil
 }
 
 func (d *declarer) store(ctx context.Context, tx pgx.Tx, now time.Time) (changed []change, err error) {

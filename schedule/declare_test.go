@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -116,6 +117,28 @@ func TestATickThatIsDueSurvivesAChangeOfTheTiming(t *testing.T) {
 	declare(t, newScheduler(t, db, Every("s", time.Hour, reportArgs{Of: "old"}, Options{})))
 	if n := fire(t, newScheduler(t, db)); n != 0 {
 		t.Errorf("fired %d schedules after the roll-back, want 0", n)
+	}
+}
+
+// Five ticks are due, and four fit into a part: a declaration and an edit fire both parts before they overwrite the
+// time of the next tick.
+func TestAChangeOfATimingFiresEveryPart(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	large := outbox.Raw{KindName: "large", Payload: []byte(`"` + strings.Repeat("x", maxFiringBytes/4-2) + `"`)}
+	declare(t, newScheduler(t, db, Every("declared", time.Hour, large, Options{Missed: All, MissedLimit: 5})))
+	create(t, db, "made", Edit{Every: new(time.Hour), Kind: new("large"), Payload: large.Payload, Missed: new(All), MissedLimit: new(5)})
+	for _, name := range []string{"declared", "made"} {
+		age(t, db, name, 5*time.Hour)
+	}
+	declare(t, newScheduler(t, db, Every("declared", 2*time.Hour, large, Options{Missed: All, MissedLimit: 5})))
+	if err := edit(t, db, "made", Edit{Every: new(2 * time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"declared", "made"} {
+		if got := firedFor(t, db, name); len(got) != 5 || !slices.IsSorted(got) {
+			t.Errorf("%s: fired for %v, want the 5 ticks that were due", name, got)
+		}
 	}
 }
 
