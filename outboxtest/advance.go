@@ -33,12 +33,13 @@ func (w *Worker) Advance(d time.Duration) []Outcome {
 	if d < 0 {
 		w.t.Fatalf("advance by %s: time does not go back", d)
 	}
+	d = (d + time.Microsecond - 1).Truncate(time.Microsecond) // up to the database's resolution
 	all := w.Drain()
 	for end := w.ahead + d; w.ahead < end; {
 		step := end - w.ahead
 		next, err := w.next()
 		if err == nil {
-			step = min(step, max(next, time.Microsecond)) // the database's resolution
+			step = min(step, max(next, time.Microsecond))
 			err = w.pass(step)
 		}
 		if err != nil {
@@ -83,7 +84,6 @@ func interval(d time.Duration) pgtype.Interval {
 // pass lets time pass during which nothing becomes due except at its end, and then does the due work that needs no
 // handler.
 func (w *Worker) pass(d time.Duration) error {
-	d = d.Truncate(time.Microsecond)
 	ctx := context.Background()
 	err := w.inTx(func(tx pgx.Tx) error {
 		for _, sql := range []string{moveJobs, moveKeys} {

@@ -56,6 +56,24 @@ func TestAdvanceDoesWhatBecomesDueInItsOrder(t *testing.T) {
 	}
 }
 
+// The database counts whole microseconds: less than one is rounded up, or Advance would have time left for ever.
+func TestAdvanceByLessThanTheDatabaseCounts(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.New(t, pgtest.New(t))
+	enqueue(t, db, receipt{}, outbox.Options{Delay: time.Hour})
+	w := outboxtest.NewWorker(t, db, handle(done), outboxtest.Config{})
+	advanced := make(chan []outboxtest.Outcome, 1)
+	go func() { advanced <- append(w.Advance(time.Nanosecond), w.Advance(time.Hour+time.Nanosecond)...) }()
+	select {
+	case outcomes := <-advanced:
+		if got := statuses(outcomes); got != "succeeded" {
+			t.Error(got)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("Advance does not return")
+	}
+}
+
 func TestSchedulesFireByTheCalendar(t *testing.T) {
 	t.Parallel()
 	db := outboxtest.New(t, pgtest.New(t))
