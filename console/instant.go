@@ -113,7 +113,7 @@ func parseInstant(text string, now time.Time, direction int) (at time.Time, ok b
 			if near, ok := nearest(at, now, direction); ok {
 				at = near
 			}
-			return at, true
+			return at, !at.IsZero() // as a bound it would mean none
 		}
 		year, month, day := now.Date()
 		if l.days == 0 {

@@ -54,7 +54,7 @@ func TestTimesAreReadInTheViewersZone(t *testing.T) {
 			t.Errorf("%s is %v, %v; want %s", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"soon", "", "5", "-2h", "2h3", "25:00", "99999999d", "90000d 90000d", "2026-13-01"} {
+	for _, text := range []string{"soon", "", "5", "-2h", "2h3", "25:00", "99999999d", "90000d 90000d", "2026-13-01", "0001-01-01T00:00:00Z", "0001-01-01T01:00:00+01:00"} {
 		if got, err := parsePast(text, now); err == nil || !strings.Contains(err.Error(), "14:02") {
 			t.Errorf("%q is %v, %v; want an error that names the forms", text, got, err)
 		}

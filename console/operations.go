@@ -228,7 +228,8 @@ func doLetters(act operator.OperationAct) func(*visit, *operator.Operator) error
 		if err != nil {
 			return err
 		}
-		if filter.FailedUntil, err = time.Parse(time.RFC3339Nano, v.param("failed_until")); err != nil {
+		filter.FailedUntil, err = time.Parse(time.RFC3339Nano, v.param("failed_until"))
+		if err != nil || filter.FailedUntil.IsZero() { // which would mean any
 			return unreadable("failed_until", "is no instant")
 		}
 		start := operator.OperationSpec{Act: act, Filter: filter}

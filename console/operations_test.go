@@ -123,7 +123,9 @@ func TestAnOperationIsStoppedAndResumed(t *testing.T) {
 	r.get("operation?id="+op.ID.String()).is(200).has("stopped", "Resume…")
 	r.confirm("operation-resume", form).is(303)
 	r.get("operation?id=" + op.ID.String()).is(200).has("going on")
-	r.post("letters-replay", url.Values{"failed_until": {"now"}, "matched": {"1"}, "reason": {"x"}}).is(400).has("failed_until")
+	for _, until := range []string{"now", "0001-01-01T00:00:00Z"} {
+		r.post("letters-replay", url.Values{"failed_until": {until}, "matched": {"1"}, "reason": {"x"}, "once": {outbox.NewID().String()}}).is(400).has("failed_until")
+	}
 	r.post("letters-replay", url.Values{"failed_until": {"2026-01-01T00:00:00Z"}, "matched": {"1"}, "rate": {"fast"}, "once": {outbox.NewID().String()}, "reason": {"x"}}).is(400).has("rate")
 	if page := r.get("letters-replay?since=2h").is(200).Body.String(); strings.Contains(page, `name="since" value="2h"`) {
 		t.Error("the form says how long ago, which is another instant when it is sent")

@@ -220,8 +220,6 @@ func enqueueOptions(c *cli.Command) (o outbox.Options, err error) {
 		if v := c.String(flag); v != "" {
 			if *to, err = parseInstant(v); err != nil {
 				errs = append(errs, fmt.Errorf("--%s is %q: %w", flag, v, err))
-			} else if to.IsZero() { // it means no time in the options
-				errs = append(errs, fmt.Errorf("--%s is %q: want a time from 1970 on", flag, v))
 			}
 		}
 	}

@@ -180,15 +180,17 @@ func short(d time.Duration) string {
 	return s
 }
 
-// parseInstant parses a time, or a date, which means its midnight in UTC.
+// parseInstant parses a time, or a date, which means its midnight in UTC. It refuses the zero time, which means no bound
+// or no change to those who get it: a flag names a time.
 func parseInstant(v string) (at time.Time, err error) {
-	if at, err = time.Parse(time.DateOnly, v); err == nil {
-		return at, nil
+	if at, err = time.Parse(time.DateOnly, v); err != nil {
+		at, err = time.Parse(time.RFC3339, v)
 	}
-	if at, err = time.Parse(time.RFC3339, v); err != nil {
-		err = errors.New("want a time like 2027-01-31T09:00:00Z, or a date like 2027-01-31, whose midnight in UTC it is")
+	if err != nil || at.IsZero() {
+		return time.Time{}, errors.New(
+			"want a time like 2027-01-31T09:00:00Z, or a date like 2027-01-31, whose midnight in UTC it is")
 	}
-	return at, err
+	return at, nil
 }
 
 // isName reports whether package outbox accepts s as a kind or a queue.

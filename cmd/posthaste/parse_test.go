@@ -338,6 +338,7 @@ func TestInstants(t *testing.T) {
 	for text, want := range map[string]time.Time{
 		"2026-11-27": midnight, "2026-11-27T00:00:00Z": midnight, "2026-11-27T01:30:00+01:30": midnight,
 		"2026-11": {}, "27.11.2026": {}, "2026-11-27 00:00:00": {}, "2026-11-27T00:00": {}, "2026-02-30": {}, "": {},
+		"0001-01-01": {}, "0001-01-01T00:00:00Z": {}, "0001-01-01T01:00:00+01:00": {},
 	} {
 		got, err := parseInstant(text)
 		if !got.Equal(want) || (err == nil) == want.IsZero() {
