@@ -34,7 +34,8 @@ type Effects struct {
 // a crash. Then it runs the job again and again from the same starting point, each time in a process that is killed at
 // the next boundary: before a statement or a COMMIT is executed, or after its execution and before its answer arrives;
 // before and after the result of a step, a checkpoint or the outcome is stored. The crash discards uncommitted work,
-// and no line of the handler runs after it, not even deferred functions. Then the lease lapses and another process runs
+// and no line of the handler runs after it, not even deferred functions; goroutines that it has started
+// stop at their next statement, if they pass on the handler's context. Then the lease lapses and another process runs
 // the job to its end. The two processes together must leave behind what the run without a crash left: see [Effects].
 //
 // CrashEverywhere fails the test once for each boundary at which this does not hold, and shows the difference. It
@@ -123,7 +124,7 @@ func (c *crashTest) crash(killAt int) (where string) {
 	if !due {
 		c.t.Fatal("the job is not due, or not its turn")
 	}
-	ctx, cancel := context.WithCancel(c.ctx)
+	ctx, cancel := context.WithCancel(l.in(c.ctx))
 	mortal, err := c.start(ctx, l)
 	if err != nil {
 		c.t.Fatal(err)

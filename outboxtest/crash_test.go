@@ -8,9 +8,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/inbox"
@@ -358,6 +360,58 @@ func TestNothingRunsAfterACrash(t *testing.T) {
 	})
 	if n != 4 || len(during) != 6 || slices.Max(during) != 0 {
 		t.Errorf("%d boundaries, %v deferred calls of killed handlers", n, during)
+	}
+}
+
+// The handler runs three transactions at once. When the first one, which has the connection, has crashed, the second one
+// gets it, and the third one comes when the job runs again: they are dead as well.
+func TestNoGoroutineRunsAfterACrash(t *testing.T) {
+	t.Parallel()
+	db := shopDB(t)
+	var again chan struct{} // closed when the job runs again
+	handler := func(ctx context.Context, s *shop, job *outbox.Job[receipt]) error {
+		if job.Attempt > 1 && again != nil {
+			close(again)
+		}
+		again = nil
+		if job.Attempt == 1 {
+			again = make(chan struct{})
+		}
+		insert := func(ctx context.Context, tx pgx.Tx, order int) error {
+			_, err := tx.Exec(ctx, `INSERT INTO sent (order_id) SELECT $1 WHERE NOT EXISTS (SELECT FROM sent WHERE order_id = $1)`, order)
+			return err
+		}
+		began, ended, repeated := make(chan struct{}), make(chan struct{}), again
+		var committing atomic.Bool
+		others, ctx := errgroup.WithContext(ctx)
+		follow := func(order int, after, orAfter <-chan struct{}) {
+			others.Go(func() error {
+				select {
+				case <-after:
+				case <-orAfter:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+				return job.Tx(ctx, func(tx pgx.Tx) error {
+					if !committing.Load() {
+						t.Errorf("transaction %d begins after the crash, in the process that has crashed", order)
+					}
+					return insert(ctx, tx, order)
+				})
+			})
+		}
+		follow(2, began, nil)
+		follow(3, ended, repeated)
+		err := job.Tx(ctx, func(tx pgx.Tx) error {
+			close(began)
+			defer committing.Store(true)
+			return insert(ctx, tx, 1)
+		})
+		close(ended)
+		return errors.Join(err, others.Wait())
+	}
+	if n := crash(t, db, handler); n < 12 {
+		t.Errorf("%d boundaries, want those of three transactions", n)
 	}
 }
 

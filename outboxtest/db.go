@@ -24,9 +24,9 @@ import (
 type DB struct {
 	t      testing.TB
 	conn   *connection
-	turn   chan struct{} // one slot: a transaction, or a single statement, is open
-	life   atomic.Pointer[life]
-	tenant string // app.tenant_id outside of transactions
+	turn   chan struct{}        // one slot: a transaction, or a single statement, is open
+	life   atomic.Pointer[life] // of whoever uses a context that has none; see lifeOf
+	tenant string               // app.tenant_id outside of transactions
 
 	// The holder of the connection uses these.
 	open   []*tx       // the open transaction and the savepoints in it
@@ -85,10 +85,11 @@ func Within(t testing.TB, root pgx.Tx) *DB {
 
 // Begin begins a transaction: a savepoint in the test's. Its Commit makes its changes visible to the rest of the test.
 func (d *DB) Begin(ctx context.Context) (pgx.Tx, error) {
-	if err := d.takeTurn(ctx); err != nil {
+	l := d.lifeOf(ctx)
+	if err := d.takeTurn(ctx, l); err != nil {
 		return nil, err
 	}
-	began, err := d.begin(ctx, d.life.Load())
+	began, err := d.begin(ctx, l, nil)
 	if err != nil {
 		<-d.turn
 		return nil, err
@@ -147,11 +148,10 @@ func (d *DB) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 // alone executes one statement as a transaction of its own. It does not run within an open one, whose uncommitted
 // changes it would see, and whose locks would not stop it, unlike in production.
 func (d *DB) alone(ctx context.Context, sql string, do func(context.Context) error) error {
-	if l := d.life.Load(); l != nil {
-		l.at("before", sql)
-		defer l.at("after", sql)
-	}
-	if err := d.takeTurn(ctx); err != nil {
+	l := d.lifeOf(ctx)
+	l.at("before", sql)
+	defer l.at("after", sql)
+	if err := d.takeTurn(ctx, l); err != nil {
 		return err
 	}
 	defer func() { <-d.turn }()
@@ -161,9 +161,13 @@ func (d *DB) alone(ctx context.Context, sql string, do func(context.Context) err
 // patience is how long a transaction or statement waits for the open transaction to end.
 const patience = time.Second
 
-func (d *DB) takeTurn(ctx context.Context) error {
+func (d *DB) takeTurn(ctx context.Context, l *life) error {
 	select {
 	case d.turn <- struct{}{}:
+		if l.isOver() { // the turn is that of the process that follows
+			<-d.turn
+			l.stop()
+		}
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -40,25 +40,47 @@ func (l *life) at(when, sql string) {
 			close(l.killed)
 		}
 	}
-	dead := l.where != ""
 	l.mu.Unlock()
-	if dead {
-		<-l.released
-		runtime.Goexit()
-	}
+	l.alive()
 }
 
 // alive marks a place where a dead process stops and a live one is not killed.
 func (l *life) alive() {
+	if l.isOver() {
+		l.stop()
+	}
+}
+
+func (l *life) isOver() bool {
 	if l == nil {
-		return
+		return false
 	}
 	select {
 	case <-l.killed:
-		<-l.released
-		runtime.Goexit()
+		return true
 	default:
+		return false
 	}
+}
+
+// stop stops a goroutine of a dead process.
+func (l *life) stop() {
+	<-l.released
+	runtime.Goexit()
+}
+
+type lifeKey struct{}
+
+// in returns the context of a process, from which those of its handlers derive.
+func (l *life) in(ctx context.Context) context.Context { return context.WithValue(ctx, lifeKey{}, l) }
+
+// lifeOf returns the life of the process that uses ctx. A goroutine that a killed handler has started keeps its context,
+// and so its life, when the next process runs.
+func (d *DB) lifeOf(ctx context.Context) *life {
+	if l, ok := ctx.Value(lifeKey{}).(*life); ok {
+		return l
+	}
+	return d.life.Load()
 }
 
 var (

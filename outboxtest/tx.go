@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -17,14 +18,17 @@ type tx struct {
 	outer  *tx // nil if the user sees it as a transaction rather than a savepoint
 	name   string
 	beside int // how many statements of the engine preceded it
-	closed bool
+	closed bool // used by the holder of the connection
 }
 
-func (d *DB) begin(ctx context.Context, l *life) (began *tx, err error) {
+// begin begins a transaction, or a savepoint if it is within an outer one.
+func (d *DB) begin(ctx context.Context, l *life, outer *tx) (began *tx, err error) {
 	err = d.conn.one(ctx, func(ctx context.Context) error {
-		began = &tx{db: d, life: l, name: fmt.Sprintf("outboxtest_%d", len(d.open)), beside: len(d.beside)}
-		if n := len(d.open); n > 0 {
-			began.outer = d.open[n-1]
+		if outer != nil && outer.closed {
+			return pgx.ErrTxClosed
+		}
+		began = &tx{
+			db: d, life: l, outer: outer, name: fmt.Sprintf("outboxtest_%d", len(d.open)), beside: len(d.beside),
 		}
 		if err := d.conn.control(ctx, "SAVEPOINT "+began.name); err != nil {
 			return err
@@ -35,14 +39,26 @@ func (d *DB) begin(ctx context.Context, l *life) (began *tx, err error) {
 	return began, err
 }
 
-// abandon rolls back the transaction of a dead process.
+// abandon rolls back the transaction of a dead process. If another of its goroutines has the turn, but no transaction
+// yet, abandon waits for its statement.
 func (d *DB) abandon() error {
-	return d.conn.one(context.Background(), func(ctx context.Context) error {
-		if len(d.open) == 0 {
-			return nil
+	for {
+		err := d.conn.one(context.Background(), func(ctx context.Context) error {
+			if len(d.open) == 0 {
+				return nil
+			}
+			return d.open[0].undo(ctx)
+		})
+		if err != nil {
+			return err
 		}
-		return d.open[0].undo(ctx)
-	})
+		select {
+		case d.turn <- struct{}{}:
+			<-d.turn
+			return nil
+		case <-time.After(time.Millisecond):
+		}
+	}
 }
 
 // tenantAgain returns the statement that restores the tenant after a transaction has changed it.
@@ -53,22 +69,19 @@ func (d *DB) tenantAgain() string {
 // Begin makes a savepoint.
 func (t *tx) Begin(ctx context.Context) (pgx.Tx, error) {
 	t.life.alive()
-	if t.closed {
-		return nil, pgx.ErrTxClosed
-	}
-	return t.db.begin(ctx, t.life)
+	return t.db.begin(ctx, t.life, t)
 }
 
 // Commit keeps the changes, which take effect for the rest of the test at once.
 func (t *tx) Commit(ctx context.Context) error {
-	if t.closed {
-		return pgx.ErrTxClosed
-	}
 	if t.outer == nil {
 		t.life.at("before", "COMMIT")
 		defer t.life.at("after", "COMMIT")
 	}
 	return t.db.conn.one(ctx, func(ctx context.Context) error {
+		if t.closed {
+			return pgx.ErrTxClosed
+		}
 		if t.db.conn.root.Conn().PgConn().TxStatus() == 'E' {
 			return errors.Join(pgx.ErrTxCommitRollback, t.undo(ctx))
 		}
@@ -87,10 +100,12 @@ func (t *tx) Commit(ctx context.Context) error {
 // Rollback undoes the changes.
 func (t *tx) Rollback(ctx context.Context) error {
 	t.life.alive()
-	if t.closed {
-		return pgx.ErrTxClosed
-	}
-	return t.db.conn.one(context.WithoutCancel(ctx), t.undo)
+	return t.db.conn.one(context.WithoutCancel(ctx), func(ctx context.Context) error {
+		if t.closed {
+			return pgx.ErrTxClosed
+		}
+		return t.undo(ctx)
+	})
 }
 
 // undo undoes the changes made in t, but not what the engine has stored meanwhile: in production the engine has a
@@ -128,10 +143,12 @@ func (t *tx) end() {
 func (t *tx) do(ctx context.Context, sql string, do func(context.Context) error) error {
 	t.life.at("before", sql)
 	defer t.life.at("after", sql)
-	if t.closed {
-		return pgx.ErrTxClosed
-	}
-	return t.db.conn.one(ctx, do)
+	return t.db.conn.one(ctx, func(ctx context.Context) error {
+		if t.closed {
+			return pgx.ErrTxClosed
+		}
+		return do(ctx)
+	})
 }
 
 func (t *tx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
