@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
@@ -19,6 +20,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outboxtest"
+	"github.com/posthaste-dev/posthaste/schedule"
 )
 
 // mailer is something outside of the database. A repeat of a key does nothing.
@@ -412,6 +414,27 @@ func TestNoGoroutineRunsAfterACrash(t *testing.T) {
 	}
 	if n := crash(t, db, handler); n < 12 {
 		t.Errorf("%d boundaries, want those of three transactions", n)
+	}
+}
+
+// The first attempt fails, and the job waits an hour for the second, unless a crash takes the place of the failure:
+// nothing else may get older by that hour.
+func TestNoTimePassesBetweenTheAttemptsOfACrash(t *testing.T) {
+	t.Parallel()
+	db := shopDB(t)
+	exec(t, db, `CREATE TABLE dues (at timestamptz); INSERT INTO dues VALUES ('2000-01-01 00:00:00Z')`)
+	mux := handle(func(_ context.Context, job *outbox.Job[receipt]) error {
+		if job.Attempt == 1 {
+			return errors.New("down")
+		}
+		return nil
+	})
+	w := outboxtest.NewWorker(t, db, mux, outboxtest.Config{
+		Backoff: dispatcher.Waits(time.Hour), Columns: []string{"dues.at"},
+		Schedules: []schedule.Schedule{schedule.Every("hourly", time.Hour, sum{}, schedule.Options{})},
+	})
+	if n := outboxtest.CrashEverywhere(t, w, receipt{}, outboxtest.Effects{Tables: []string{"dues"}}); n != 2 {
+		t.Errorf("%d boundaries", n)
 	}
 }
 

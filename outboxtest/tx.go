@@ -17,7 +17,7 @@ type tx struct {
 	life   *life
 	outer  *tx // nil if the user sees it as a transaction rather than a savepoint
 	name   string
-	beside int // how many statements of the engine preceded it
+	beside int  // how many statements of the engine preceded it
 	closed bool // used by the holder of the connection
 }
 
