@@ -224,6 +224,27 @@ func TestWakeUpsThatDoNotArriveAreFound(t *testing.T) {
 	t.Errorf("found %+v, want that no NOTIFY arrives", findings)
 }
 
+// Listeners connect to the primary only, whatever else their connection string names, and are told what to look at when
+// they cannot.
+func TestAListenerThatCannotConnectIsFound(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	for name, change := range map[string]func(*pgx.ConnConfig){
+		"a wrong port":        func(c *pgx.ConnConfig) { c.Port, c.Fallbacks = 1, nil },
+		"a read-only session": func(c *pgx.ConnConfig) { c.RuntimeParams["default_transaction_read_only"] = "on" },
+	} {
+		config := db.Config().ConnConfig.Copy()
+		change(config)
+		findings := examine(t, Target{Pool: db, Listen: config})
+		if !slices.ContainsFunc(findings, func(f Finding) bool {
+			return f.Question == "wake-ups" && f.Severity == Problem && strings.Contains(f.What, "connect to listen") &&
+				strings.Contains(f.Do, "OUTBOX_LISTEN_URL")
+		}) {
+			t.Errorf("%s: found %+v, want that OUTBOX_LISTEN_URL is to blame", name, findings)
+		}
+	}
+}
+
 // A process that is stopped, or whose network is gone, reads nothing more.
 func TestAListenerThatDoesNotReadIsFound(t *testing.T) {
 	t.Parallel()

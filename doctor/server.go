@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/posthaste-dev/posthaste/internal/foreign"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
@@ -131,15 +132,20 @@ func (e *examination) wakeUps(ctx context.Context) error {
 			"see whether its process is stopped or cut off, or end it: it can hold vacuum back, and NOTIFY fails "+
 				"once the queue is full; reapers end our listeners after 30 s")
 	}
-	config := e.target.Listen
+	config, of := e.target.Listen, "OUTBOX_LISTEN_URL"
 	if config == nil {
+		of = "DATABASE_URL, or OUTBOX_LISTEN_URL for listeners alone"
 		if config, err = pgsession.ConnConfig(ctx, e.target.Pool.Config()); err != nil {
 			return fmt.Errorf("prepare to listen: %w", err)
 		}
 	}
-	ear, err := pgx.ConnectConfig(ctx, config.Copy())
+	config = config.Copy()
+	config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite // as a listener
+	ear, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return fmt.Errorf("connect to listen: %w", err)
+		e.find(Problem, fmt.Sprintf("no session could connect to listen: dispatchers poll, jobs start up to two "+
+			"seconds late: %v", err), "see "+of+": listeners need a login on the primary")
+		return nil
 	}
 	defer ear.Close(context.WithoutCancel(ctx))
 	channel := "outbox_doctor_" + strings.ToLower(rand.Text())
