@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 top=$PWD
-tag=$(git tag --list 'v*' --merged HEAD --sort=-v:refname --no-contains HEAD | head -n 1)
+tag=$(git -c versionsort.suffix=- tag --list 'v*' --merged HEAD --sort=-v:refname --no-contains HEAD | head -n 1)
 [ -n "$tag" ] || tag=$(git tag --list 'v*' --points-at HEAD | head -n 1)
 if [ -z "$tag" ]; then
 	newest=$(git log -1 --diff-filter=A --format=%H -- 'migrations/0*.sql')
