@@ -42,12 +42,28 @@ INSERT INTO %[4]s (version_id, is_applied)
 SELECT 0, true WHERE NOT EXISTS (SELECT FROM %[4]s);
 `, int64(lockID), revision, release.Name(), VersionTable, Latest())
 
+// hasBefore makes a script that leaves out files fail unless the database has them.
+const hasBefore = `DO $$
+BEGIN
+    IF (SELECT count(DISTINCT version_id) FROM %s WHERE is_applied AND version_id BETWEEN 1 AND %d) < %d THEN
+        RAISE EXCEPTION 'this script begins after file %[2]d, and the database lacks it or one before it';
+    END IF;
+END $$;
+`
+
 // Script returns what Up does as SQL, for people who apply it by hand: the numbered files after a version, and all
-// functions and views. The SQL records what it applies as Up does. It is not for databases from before the migrations
-// were squashed: Up takes these over.
+// functions and views. The SQL records what it applies as Up does, and fails if the database lacks one of the files
+// that it leaves out. It is not for databases from before the migrations were squashed: Up takes these over.
 func Script(after int64) string {
 	var b strings.Builder
 	b.WriteString(scriptHeader)
+	left := 0
+	for _, f := range files() {
+		if f.numbered() && version(f.name) <= after {
+			left++
+		}
+	}
+	fmt.Fprintf(&b, hasBefore, VersionTable, after, left)
 	floor, name := release.Floor()
 	applied := []string{fmt.Sprintf("    ('%s', '\\x%x', %d)", floors+name, sha256.Sum256(nil), floor)}
 	names := []string{fmt.Sprintf("    '%s'", floors+name)}

@@ -134,6 +134,16 @@ func TestMigrateSQLIsTheSameAsUp(t *testing.T) {
 	if err := applyScript(t, pool, rest); err != nil {
 		t.Error(err)
 	}
+	for name, pool := range map[string]*pgxpool.Pool{"without a schema": pgtest.NewEmpty(t), "of an older release": pgtest.New(t)} {
+		if name == "of an older release" {
+			if _, err := pool.Exec(t.Context(), `DELETE FROM outbox.schema_version WHERE version_id = $1`, migrations.Latest()-1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := applyScript(t, pool, rest); err == nil || !strings.Contains(err.Error(), "lacks it or one before it") {
+			t.Errorf("on a database %s: %v, want a refusal", name, err)
+		}
+	}
 	// What up would not do, the script does not either.
 	other, err := pool.Acquire(t.Context())
 	if err != nil {
