@@ -55,19 +55,8 @@ func (s *server) listAudit(ctx context.Context, in *auditInput) (*auditOutput, e
 		return nil, err
 	}
 	page, err := s.operator.AuditPage(ctx, filter)
-	payloads := 0
-	for _, e := range page.Entries {
-		payloads += e.PayloadBytes
-	}
-	if payloads > 0 && principal(ctx).Can(access.PayloadRead) {
-		if err = s.holdAnswer(ctx, payloads); err == nil {
-			err = s.recordReadsOf(ctx, page.Entries)
-		}
-		if err == nil {
-			filter.WithPayloads = true
-			filter.Before = page.Entries[0].ID + 1 // not the reads recorded above, and nothing that has come since
-			page, err = s.operator.AuditPage(ctx, filter)
-		}
+	if err == nil && principal(ctx).Can(access.PayloadRead) {
+		err = s.showReplaced(ctx, page.Entries, filter.Tenant)
 	}
 	if err != nil {
 		return nil, err
@@ -84,20 +73,28 @@ func (s *server) listAudit(ctx context.Context, in *auditInput) (*auditOutput, e
 	return out, nil
 }
 
-// recordReadsOf records that the principal reads the payloads in acts, once for each job.
-func (s *server) recordReadsOf(ctx context.Context, acts []operator.AuditEntry) error {
-	recorded := map[outbox.ID]bool{}
+// showReplaced adds the replaced payloads to acts, after it has taken room for them and recorded who reads them, once
+// for each job.
+func (s *server) showReplaced(ctx context.Context, acts []operator.AuditEntry, tenant outbox.ID) error {
+	var jobs []operator.Job
+	payloads, listed := 0, map[outbox.ID]bool{}
 	for _, e := range acts {
-		if e.PayloadBytes == 0 || recorded[e.JobID] {
-			continue
-		}
-		recorded[e.JobID] = true
-		err := s.recordRead(ctx, operator.Job{ID: e.JobID, Tenant: e.Tenant, Queue: e.Queue}, "audit")
-		if err != nil {
-			return err
+		payloads += e.PayloadBytes
+		if e.PayloadBytes > 0 && !listed[e.JobID] {
+			listed[e.JobID] = true
+			jobs = append(jobs, operator.Job{ID: e.JobID, Tenant: e.Tenant, Queue: e.Queue})
 		}
 	}
-	return nil
+	if payloads == 0 {
+		return nil
+	}
+	if err := s.holdAnswer(ctx, payloads); err != nil {
+		return err
+	}
+	if err := s.recordRead(ctx, "audit", jobs...); err != nil {
+		return err
+	}
+	return s.operator.AddPayloads(ctx, acts, tenant)
 }
 
 func (in *auditInput) operators(ctx context.Context) (f operator.AuditFilter, err error) {

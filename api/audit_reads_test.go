@@ -1,6 +1,8 @@
 package api_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +43,37 @@ func TestWhoReadsAPayloadIsRecorded(t *testing.T) {
 				t.Errorf("audited %t: %s, which cannot be recorded, is answered by %d %s", audited, read, got.Code, got.Body)
 			}
 		}
+	}
+}
+
+// The audit shows the payloads of which it has recorded the read, and no others: while it records, in one transaction,
+// an act commits that has a lower id than those listed, and would be among them in a second list.
+func TestTheAuditShowsThePayloadsThatItHasRecorded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *api.Config) { c.AuditReads = true }).as("operator-a")
+	r.reach(outbox.Running)
+	r.reach(outbox.Running)
+	late := r.reach(outbox.Running)
+	replaced := `INSERT INTO outbox.audit (id, actor, act, tenant_id, job_id, queue, before) OVERRIDING SYSTEM VALUE
+		SELECT %s, 'ada', 'job.replay', tenant_id, id, queue, '{"payload_base64": "cDR5bDBhZA=="}' FROM outbox.jobs WHERE (id = '` + late + `') = %t ON CONFLICT DO NOTHING`
+	r.exec(fmt.Sprintf(replaced, "1000 + row_number() OVER ()", false))
+	r.exec(`CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $f$ BEGIN ` + fmt.Sprintf(replaced, "999", true) + `; RETURN NULL; END $f$`)
+	r.exec(`CREATE TRIGGER late AFTER INSERT ON outbox.audit FOR EACH STATEMENT WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION late()`)
+	var page struct{ Acts []api.Act }
+	r.get("/audit?act=job.replay").want(200, &page)
+	r.exec(`DROP TRIGGER late ON outbox.audit`)
+	var shown, recorded []string
+	for _, act := range page.Acts {
+		if strings.Contains(string(act.Before), "payload_base64") {
+			shown = append(shown, act.JobID)
+		}
+	}
+	var statements int
+	if err := r.db.QueryRow(t.Context(), `SELECT array_agg(job_id::text ORDER BY id), count(DISTINCT xmin::text) FROM outbox.audit WHERE act = 'payload.read'`).Scan(&recorded, &statements); err != nil {
+		t.Fatal(err)
+	}
+	if len(shown) != 2 || !slices.Equal(shown, recorded) || statements != 1 {
+		t.Errorf("the payloads of %q are shown, the reads of %q recorded in %d transactions; want the same two jobs in one", shown, recorded, statements)
 	}
 }
 

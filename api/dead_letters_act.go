@@ -156,7 +156,7 @@ func (s *server) replayDeadLetter(ctx context.Context, in *replayJobInput) (*job
 	// The answer shows the payload. The read is recorded before the act: if it cannot be, nothing is done. So an act
 	// that is refused leaves an entry of a read that did not happen.
 	if principal(ctx).Can(access.PayloadRead) {
-		if err := s.recordRead(ctx, job, "replay"); err != nil {
+		if err := s.recordRead(ctx, "replay", job); err != nil {
 			return nil, err
 		}
 	}

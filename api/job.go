@@ -193,11 +193,11 @@ func (s *server) getJob(ctx context.Context, in *jobInput) (*jobOutput, error) {
 // It is the last step before the content is loaded. An answer that is refused for want of room or of a turn leaves no
 // entry; one that fails later, or whose client has gone, leaves one of a read that did not happen. The other way round,
 // what could not be recorded would have been shown.
-func (s *server) recordRead(ctx context.Context, j operator.Job, where string) error {
+func (s *server) recordRead(ctx context.Context, where string, jobs ...operator.Job) error {
 	if !s.config.AuditReads {
 		return nil
 	}
-	return s.by(ctx).RecordRead(ctx, j, where)
+	return s.by(ctx).RecordReads(ctx, jobs, where)
 }
 
 func (s *server) jobWithPayload(ctx context.Context, job operator.Job) (operator.Job, error) {
@@ -209,7 +209,7 @@ func (s *server) jobWithPayload(ctx context.Context, job operator.Job) (operator
 		return job, err
 	}
 	defer leave()
-	if err := s.recordRead(ctx, job, "job"); err != nil {
+	if err := s.recordRead(ctx, "job", job); err != nil {
 		return job, err
 	}
 	return s.operator.Job(ctx, job.ID)

@@ -105,7 +105,7 @@ func (s *server) listSteps(ctx context.Context, in *jobInput) (*stepsOutput, err
 			total += step.ResultBytes
 		}
 		if err = s.holdAnswer(ctx, total); err == nil {
-			err = s.recordRead(ctx, job, "steps")
+			err = s.recordRead(ctx, "steps", job)
 		}
 		if err == nil {
 			steps, err = s.operator.Steps(ctx, job.ID)

@@ -55,14 +55,23 @@ type by struct{ actor, requestID, reason string }
 // RecordRead records in the audit, as act payload.read, that the actor has read a job's payload, headers, checkpoint or
 // result; where says by what, such as "payload" for a download. Call it before showing them.
 func (o *Operator) RecordRead(ctx context.Context, j Job, where string) error {
+	return o.RecordReads(ctx, []Job{j}, where)
+}
+
+// RecordReads records like [Operator.RecordRead] that the actor has read several jobs, all of them or none.
+func (o *Operator) RecordReads(ctx context.Context, jobs []Job, where string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	err := o.db.InsertAudit(ctx, sqlgen.InsertAuditParams{
-		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason, Act: "payload.read",
-		TenantID: pgvalue.UUID(j.Tenant), JobID: pgvalue.UUID(j.ID), Queue: j.Queue, Target: where,
-	})
-	if err != nil {
-		return fmt.Errorf("record who reads job %s: %w", j.ID, err)
+	reads := sqlgen.InsertReadsParams{
+		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason, Target: where,
+	}
+	for _, j := range jobs {
+		reads.TenantIds = append(reads.TenantIds, pgvalue.UUID(j.Tenant))
+		reads.JobIds = append(reads.JobIds, pgvalue.UUID(j.ID))
+		reads.Queues = append(reads.Queues, j.Queue)
+	}
+	if err := o.db.InsertReads(ctx, reads); err != nil {
+		return fmt.Errorf("record who reads %d jobs: %w", len(jobs), err)
 	}
 	return nil
 }
@@ -82,7 +91,9 @@ type AuditEntry struct {
 	Reason    string
 	RequestID string
 
-	PayloadBytes int // of a replaced payload, in Before with [AuditFilter.WithPayloads], else omitted
+	// PayloadBytes is the size of a replaced payload: in Before with [AuditFilter.WithPayloads] and after
+	// [Operator.AddPayloads], else omitted.
+	PayloadBytes int
 }
 
 // WithoutPayload returns the entry for a reader who may not see payloads. It omits replaced payloads, the values of
@@ -165,6 +176,34 @@ func (o *Operator) Audit(ctx context.Context, f AuditFilter) (entries []AuditEnt
 			return entries, nil
 		}
 	}
+}
+
+// AddPayloads adds the replaced payloads to entries that were listed without, of a tenant, or the zero tenant for any.
+// It reads no other entries, so a caller that has recorded the reads of a page shows just those. An entry that has been
+// deleted since stays without.
+func (o *Operator) AddPayloads(ctx context.Context, entries []AuditEntry, tenant outbox.ID) error {
+	var ids []int64
+	for _, e := range entries {
+		if e.PayloadBytes > 0 {
+			ids = append(ids, e.ID)
+		}
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	rows, err := o.db.FindReplacedPayloads(ctx, ids, pgvalue.UUIDOrNull(tenant))
+	if err != nil {
+		return fmt.Errorf("find replaced payloads: %w", err)
+	}
+	before := make(map[int64][]byte, len(rows))
+	for _, row := range rows {
+		before[row.ID] = row.Before
+	}
+	for i, e := range entries {
+		if whole, ok := before[e.ID]; ok {
+			entries[i].Before = whole
+		}
+	}
+	return nil
 }
 
 // QueueActs returns up to limit acts on a queue and on its keys, newest first, but not those on its jobs. The zero

@@ -6,6 +6,15 @@ INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, que
 VALUES (@actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), @act, sqlc.narg(tenant_id)::uuid, sqlc.narg(job_id)::uuid,
     nullif(@queue::text, ''), nullif(@target::text, ''), sqlc.narg(before)::jsonb, sqlc.narg(after)::jsonb);
 
+-- name: InsertReads :exec
+-- InsertReads records that the actor reads what only payload.read shows of these jobs: in one statement, because each
+-- transaction takes the lock of the chain.
+INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, target)
+SELECT @actor, nullif(@request_id::text, ''), nullif(@reason::text, ''), 'payload.read', job.tenant_id, job.id, nullif(job.queue, ''), @target::text
+FROM (SELECT unnest(@tenant_ids::uuid[]) AS tenant_id,
+             unnest(@job_ids::uuid[])    AS id,
+             unnest(@queues::text[])     AS queue) AS job;
+
 -- name: ListAudit :many
 -- ListAudit returns up to @max_rows acts with an id between @after_id and @before_id, newest first; replaced payloads
 -- only if @with_payloads is set.
@@ -27,6 +36,13 @@ WHERE audit.id < @before_id
   AND (sqlc.narg(tenant_id)::uuid IS NULL OR audit.tenant_id = sqlc.narg(tenant_id))
 ORDER BY audit.id DESC
 LIMIT @max_rows;
+
+-- name: FindReplacedPayloads :many
+-- FindReplacedPayloads returns what ListAudit omits of these acts, of one tenant if one is given.
+SELECT id, before::jsonb AS before
+FROM outbox.audit
+WHERE audit.id = ANY(@ids::bigint[])
+  AND (sqlc.narg(tenant_id)::uuid IS NULL OR audit.tenant_id = sqlc.narg(tenant_id));
 
 -- name: ListQueueActs :many
 -- ListQueueActs returns up to @max_rows acts on a queue and its keys, but not on its jobs, newest first. It reads no

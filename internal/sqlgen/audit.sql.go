@@ -75,6 +75,39 @@ func (q *Queries) FindQueueActsReach(ctx context.Context, queue string, maxRows 
 	return id, err
 }
 
+const FindReplacedPayloads = `-- name: FindReplacedPayloads :many
+SELECT id, before::jsonb AS before
+FROM outbox.audit
+WHERE audit.id = ANY($1::bigint[])
+  AND ($2::uuid IS NULL OR audit.tenant_id = $2)
+`
+
+type FindReplacedPayloadsRow struct {
+	ID     int64
+	Before []byte
+}
+
+// FindReplacedPayloads returns what ListAudit omits of these acts, of one tenant if one is given.
+func (q *Queries) FindReplacedPayloads(ctx context.Context, ids []int64, tenantID pgtype.UUID) ([]FindReplacedPayloadsRow, error) {
+	rows, err := q.db.Query(ctx, FindReplacedPayloads, ids, tenantID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FindReplacedPayloadsRow
+	for rows.Next() {
+		var i FindReplacedPayloadsRow
+		if err := rows.Scan(&i.ID, &i.Before); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const FindUnchainedAudit = `-- name: FindUnchainedAudit :one
 WITH act AS MATERIALIZED (
     SELECT audit.id, NOT EXISTS (SELECT FROM outbox.audit_chain WHERE audit_chain.audit_id = audit.id) AS unchained
@@ -144,6 +177,39 @@ func (q *Queries) InsertAudit(ctx context.Context, arg InsertAuditParams) error 
 		arg.Target,
 		arg.Before,
 		arg.After,
+	)
+	return err
+}
+
+const InsertReads = `-- name: InsertReads :exec
+INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, job_id, queue, target)
+SELECT $1, nullif($2::text, ''), nullif($3::text, ''), 'payload.read', job.tenant_id, job.id, nullif(job.queue, ''), $4::text
+FROM (SELECT unnest($5::uuid[]) AS tenant_id,
+             unnest($6::uuid[])    AS id,
+             unnest($7::text[])     AS queue) AS job
+`
+
+type InsertReadsParams struct {
+	Actor     string
+	RequestID string
+	Reason    string
+	Target    string
+	TenantIds []pgtype.UUID
+	JobIds    []pgtype.UUID
+	Queues    []string
+}
+
+// InsertReads records that the actor reads what only payload.read shows of these jobs: in one statement, because each
+// transaction takes the lock of the chain.
+func (q *Queries) InsertReads(ctx context.Context, arg InsertReadsParams) error {
+	_, err := q.db.Exec(ctx, InsertReads,
+		arg.Actor,
+		arg.RequestID,
+		arg.Reason,
+		arg.Target,
+		arg.TenantIds,
+		arg.JobIds,
+		arg.Queues,
 	)
 	return err
 }
