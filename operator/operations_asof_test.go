@@ -140,7 +140,7 @@ func TestAnAsOfThatNoCountHasReturned(t *testing.T) {
 	} {
 		f := operator.OpenFilter{AsOf: text}
 		_, counted := o.MatchOpenJobs(t.Context(), operator.CancelJobs, f)
-		_, started := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.CancelJobs, Jobs: f})
+		started := operator.OperationSpec{Act: operator.CancelJobs, Jobs: f}.Validate()
 		for _, err := range []error{counted, started} {
 			if _, refused := errors.AsType[*outbox.InvalidError](err); refused == want || err != nil && !refused {
 				t.Errorf("%.40s: %v; is one: %t", text, err, want)

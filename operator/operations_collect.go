@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -72,6 +74,11 @@ func (o *Operator) startOnFew(ctx context.Context, n OperationSpec) (started Ope
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
+		if n.Jobs.AsOf != "" {
+			if here, err := isOfThisServer(ctx, tx, n.Jobs.AsOf); err != nil || !here {
+				return cmp.Or(err, invalid.Field("OpenFilter.AsOf", "is of a count on another server: count again"))
+			}
+		}
 		params := append(n.Jobs.params(n.Act), pgvalue.UUID(n.ID), atOnce+1)
 		filled, err := tx.Exec(ctx, storeMeant+meantJobs+` LIMIT $11 ON CONFLICT DO NOTHING`, params...)
 		switch {
@@ -126,8 +133,8 @@ func (o *Operator) collectJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.Take
 	if filter.AsOf = meant.AsOf; taken.TenantID.Valid {
 		filter.Tenant = taken.TenantID.Bytes
 	}
-	if err := isOfThisServer(ctx, tx, meant.AsOf); err != nil {
-		return err
+	if here, err := isOfThisServer(ctx, tx, meant.AsOf); err != nil || !here {
+		return cmp.Or(err, errors.New("its jobs were counted on another server: stop it, and start it again"))
 	}
 	if _, err := tx.Exec(ctx, scanIndexes+inOrder+byRows); err != nil {
 		return err
@@ -160,18 +167,14 @@ func (o *Operator) collectJobs(ctx context.Context, tx pgx.Tx, taken sqlgen.Take
 	})
 }
 
-// isOfThisServer returns an error if the moment of a count is not one of this server: after a restore of a dump, the
-// ids of transactions begin again, and jobs that nobody has counted would look as if they had been there.
-func isOfThisServer(ctx context.Context, tx pgx.Tx, asOf string) error {
+// isOfThisServer reports whether the moment of a count is one of this server: after a restore, the ids of transactions
+// begin again, and jobs that nobody has counted would look as if they had been there.
+func isOfThisServer(ctx context.Context, tx pgx.Tx, asOf string) (here bool, err error) {
 	at, ok := parseAsOf(asOf)
 	if !ok {
-		return fmt.Errorf("the moment of its count cannot be read: %q", asOf)
+		return false, nil
 	}
-	passed := false
-	err := tx.QueryRow(ctx, `SELECT pg_snapshot_xmax($1::text::pg_snapshot) <= pg_snapshot_xmax(pg_current_snapshot())`,
-		at.snapshot).Scan(&passed)
-	if err == nil && !passed {
-		err = errors.New("its jobs were counted on another server: stop it, and start it again")
-	}
-	return err
+	err = tx.QueryRow(ctx, `SELECT pg_snapshot_xmax($1::text::pg_snapshot) <= pg_snapshot_xmax(pg_current_snapshot())`,
+		at.snapshot).Scan(&here)
+	return here, err
 }

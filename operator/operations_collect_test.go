@@ -1,6 +1,7 @@
 package operator_test
 
 import (
+	"errors"
 	"regexp"
 	"strconv"
 	"strings"
@@ -121,6 +122,21 @@ func TestAnOperationThatWasCountedElsewhereStoresNothing(t *testing.T) {
 				t.Errorf("%d jobs are stored; the step has ended with %v", n, err)
 			}
 		})
+	}
+}
+
+// The same holds for the few jobs that the start stores itself: it is refused, and leaves no operation.
+func TestAStartThatWasCountedElsewhereIsRefused(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	open(t, db, outbox.RootTenant, "mail", "pending", 3)
+	n := operator.OperationSpec{Act: operator.CancelJobs, Jobs: operator.OpenFilter{AsOf: "4000000000:4000000000:@1790000000000000"}}
+	op, err := o.StartOperation(t.Context(), n)
+	if refused, ok := errors.AsType[*outbox.InvalidError](err); !ok || refused.Field != "OpenFilter.AsOf" || !strings.Contains(refused.Reason, "count again") {
+		t.Errorf("started %+v, %v; want it refused for its AsOf", op, err)
+	}
+	if n := number(t, db, `SELECT (SELECT count(*) FROM outbox.operations) + (SELECT count(*) FROM outbox.operation_jobs)`); n != 0 {
+		t.Errorf("%d operations and jobs are stored", n)
 	}
 }
 
