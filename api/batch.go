@@ -61,7 +61,7 @@ func (s *server) enqueueBatch(ctx context.Context, in *batchInput) (*batchOutput
 		return nil, found.all()
 	}
 	if err != nil {
-		return nil, busyKey(err)
+		return nil, busyKey(err, requests)
 	}
 	out := &batchOutput{}
 	for _, job := range jobs {
@@ -149,7 +149,9 @@ func (f *lineFaults) all() *Problem {
 }
 
 // hasNoKey reports whether a repeat of the request would store another job.
-func hasNoKey(r outbox.Request) bool { return r.Options.IdempotencyKey == "" }
+func hasNoKey(r outbox.Request) bool { return !hasKey(r) }
+
+func hasKey(r outbox.Request) bool { return r.Options.IdempotencyKey != "" }
 
 // lines yields the lines that are not blank, with their numbers from 1.
 func lines(body []byte) func(yield func(int, []byte) bool) {

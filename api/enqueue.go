@@ -225,31 +225,37 @@ func (j stored) accepted() Accepted {
 // answer, because trying again could store jobs twice.
 //
 // A key that another transaction uses delays the group once. After that, each of the requests waits next to nothing,
-// because requests of other tenants are behind them.
+// because requests of other tenants are behind them. Requests without a key wait for no key, but for a lock on the
+// table, which each of them would wait for again: they are refused together.
 func (s *server) storeGroup(ctx context.Context, requests []outbox.Request) []answerTo[stored] {
 	jobs, err := s.store(ctx, requests, keyPatience)
 	switch {
 	case jobs != nil:
 		return answersOf(requests, jobs, err)
-	case len(requests) == 1 || !wasRefused(err):
-		return all[stored](len(requests), busyKey(err))
+	case len(requests) == 1 || !wasRefused(err) ||
+		isSQL(err, lockNotAvailable) && !slices.ContainsFunc(requests, hasKey):
+		return all[stored](len(requests), busyKey(err, requests))
 	}
 	var answers []answerTo[stored]
 	for i := range requests {
 		one := requests[i : i+1]
-		if jobs, err = s.store(ctx, one, keyGlance); jobs != nil {
+		if ctx.Err() != nil { // nothing of it has been sent
+			answers = append(answers, answerTo[stored]{
+				err: unavailable.because("Its turn did not come in time; try again.").after(1),
+			})
+		} else if jobs, err = s.store(ctx, one, keyGlance); jobs != nil {
 			answers = append(answers, answersOf(one, jobs, err)...)
 		} else {
-			answers = append(answers, answerTo[stored]{err: busyKey(err)})
+			answers = append(answers, answerTo[stored]{err: busyKey(err, one)})
 		}
 	}
 	return answers
 }
 
-// busyKey turns the error of waiting in vain for an idempotency key into its problem, and returns any other error
-// unchanged.
-func busyKey(err error) error {
-	if isSQL(err, lockNotAvailable) {
+// busyKey turns the error of waiting in vain for an idempotency key, if one of the requests has a key, into its
+// problem, and returns any other error unchanged.
+func busyKey(err error, requests []outbox.Request) error {
+	if isSQL(err, lockNotAvailable) && slices.ContainsFunc(requests, hasKey) {
 		return keyBusy.because("Whether it commits is not known yet; try again.").after(1)
 	}
 	return err
@@ -278,7 +284,7 @@ func wasRefused(err error) bool {
 // stored, even with an error; a request without an idempotency key must then not store its job again.
 func (s *server) store(ctx context.Context, requests []outbox.Request, most time.Duration) ([]stored, error) {
 	patience := "" // no limit, or that of the pool's sessions
-	if slices.ContainsFunc(requests, func(r outbox.Request) bool { return !hasNoKey(r) }) {
+	if slices.ContainsFunc(requests, hasKey) {
 		patience = most.String()
 	}
 	ids := make([]outbox.ID, len(requests))

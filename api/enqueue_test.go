@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -205,6 +206,54 @@ func TestBusyIdempotencyKeysHoldUpNoOtherTenant(t *testing.T) {
 	res := r.postBatch(`{"kind":"mail"}` + "\n" + `{"kind":"mail","idempotencyKey":"busy1"}`)
 	if res.problem(409, "idempotency_key_busy"); res.Header().Get("Retry-After") != "1" {
 		t.Errorf("a batch with a busy key: %v, want Retry-After", res.Header())
+	}
+}
+
+// A lock on the table of jobs, as CREATE INDEX takes, is not a busy idempotency key to those who have none. They wait
+// once for it, all together, and are told that nothing was stored.
+func TestALockOnTheJobsIsNoBusyKey(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	r := &rig{t: t, db: db}
+	r.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET lock_timeout = 2000', current_database()); END $$`)
+	r = rigOn(t, db)
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE outbox.jobs IN SHARE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() { r.post("/jobs", `{"kind":"mail"}`).problem(409, "row_locked") })
+	}
+	wg.Go(func() { r.postBatch(`{"kind":"mail"}`).problem(409, "row_locked") })
+	wg.Wait()
+}
+
+// A group's time ends while it stores its requests one by one: the outcome of the one at which it was is unknown, and
+// those after it have certainly not been stored.
+func TestWhatAGroupHasNoTimeForIsNotStored(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	r := &rig{t: t, db: db}
+	r.exec(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		IF NEW.kind = 'bad' THEN RAISE EXCEPTION 'bad'; END IF;
+		IF NEW.kind = 'slow' THEN PERFORM pg_sleep(60); END IF;
+		RETURN NEW; END $$`)
+	r.exec(`CREATE TRIGGER slow BEFORE INSERT ON outbox.jobs FOR EACH ROW EXECUTE FUNCTION slow()`)
+	var requests []outbox.Request
+	for _, kind := range []string{"bad", "good", "slow", "good", "good"} {
+		requests = append(requests, outbox.Request{Args: outbox.Raw{KindName: kind, Payload: []byte("1")}})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	got := api.StoreGroup(ctx, outbox.NewProducer(db, outbox.NotifyOff), requests...)
+	want := []string{"internal_error unknown", "", "timeout unknown", "unavailable none", "unavailable none"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error("answers, want -, got +:", diff)
 	}
 }
 

@@ -1,6 +1,11 @@
 package api
 
-import "time"
+import (
+	"context"
+	"time"
+
+	"github.com/posthaste-dev/posthaste/outbox"
+)
 
 // Streams sets what a stream's patience is in tests; 0 leaves a bound as it is.
 func (c *Config) Streams(lookEvery, keepAlive, writeTimeout time.Duration, maxChanges, maxWaiting int) {
@@ -18,3 +23,18 @@ func (c *Config) Rest(d time.Duration) { c.restAfter = func(time.Duration) time.
 
 // FieldPlaces says where requests have the fields of Go.
 var FieldPlaces = fieldPlaces
+
+// StoreGroup stores the jobs of requests without idempotency keys as one group, until ctx ends, and returns the code and
+// the outcome that each is answered with; "" for one that is stored.
+func StoreGroup(ctx context.Context, producer *outbox.Producer, requests ...outbox.Request) (answers []string) {
+	s := &server{config: Config{Producer: producer}}
+	for _, a := range s.storeGroup(ctx, requests) {
+		answer := ""
+		if a.err != nil {
+			p := problemOf(a.err)
+			answer = p.Code + " " + p.Outcome
+		}
+		answers = append(answers, answer)
+	}
+	return answers
+}
