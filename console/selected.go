@@ -25,7 +25,7 @@ const mostSelected = 100
 const onSelected = "id from " + onJobs + " error code worker attempt id_prefix payload finished_since finished_until parent"
 
 // actedParams are the parameters by which a list reports what has become of them.
-const actedParams = " acted of refused ended request"
+const actedParams = " acted of refused unknown ended request"
 
 // selectedActs returns the acts on jobs that were selected from a list, if its statuses allow any, with the first one
 // that the viewer may do at the front; nil if there is none.
@@ -189,11 +189,17 @@ func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) f
 			switch {
 			case err == nil:
 				v.acted.done++
-			case passedBy(err) && v.ctx().Err() == nil:
+			case mayBeDone(err):
+				v.log(refusalOf(err), err)
+				if v.acted.unknown++; v.ctx().Err() != nil {
+					v.acted.ended = len(found) - i - 1
+					return nil
+				}
+			case passedBy(err):
 			case pgsession.IsRefusal(err):
 				v.log(refusalOf(err), err)
 				v.acted.refused++
-			case v.acted.done > 0:
+			case v.acted.done+v.acted.unknown > 0:
 				v.log(refusalOf(err), err)
 				v.acted.ended = len(found) - i
 				return nil
@@ -205,11 +211,18 @@ func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) f
 	}
 }
 
+// mayBeDone reports whether an act that failed may be done all the same: the console did not wait for its end, or
+// the connection broke. A commit that waits for a standby is completed when its client gives up.
+func mayBeDone(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || pgsession.IsAway(err) && !pgsession.ChangedNothing(err) &&
+		!pgsession.IsLockedOut(err)
+}
+
 // passedBy reports whether an act was not done because its job has moved, is gone or is locked.
 func passedBy(err error) bool {
 	_, moved := errors.AsType[*operator.StatusError](err)
 	return moved || errors.Is(err, operator.ErrNotFound) || errors.Is(err, operator.ErrPastDeadline) ||
-		errors.Is(err, context.DeadlineExceeded) || pgsession.IsLockedOut(err)
+		pgsession.IsLockedOut(err)
 }
 
 // find returns the jobs that the viewer may see, in the order of the ids; the zero Job for others.
@@ -225,17 +238,18 @@ func (v *visit) find(ids []outbox.ID) ([]operator.Job, error) {
 type acted struct {
 	done, of int
 	refused  int    // of which the database has refused the act
+	unknown  int    // to which it may have been done
 	ended    int    // that were not tried, or of which the first has failed, because of an error that ended it
 	request  string // of the acts in the audit
 }
 
 // passed returns the number of the jobs that something else kept from being acted on.
-func (a acted) passed() int { return a.of - a.done - a.refused - a.ended }
+func (a acted) passed() int { return a.of - a.done - a.refused - a.unknown - a.ended }
 
 // at returns the URL of a page that reports it.
 func (a acted) at(page templ.SafeURL) templ.SafeURL {
 	values := url.Values{"acted": {strconv.Itoa(a.done)}, "of": {strconv.Itoa(a.of)}, "request": {a.request}}
-	for name, n := range map[string]int{"refused": a.refused, "ended": a.ended} {
+	for name, n := range map[string]int{"refused": a.refused, "unknown": a.unknown, "ended": a.ended} {
 		if n > 0 {
 			values.Set(name, strconv.Itoa(n))
 		}
@@ -250,9 +264,11 @@ func (a acted) at(page templ.SafeURL) templ.SafeURL {
 // justActed returns the result given by the parameters.
 func (v *visit) justActed() (a acted) {
 	a.request = v.param("request")
-	for name, to := range map[string]*int{"acted": &a.done, "of": &a.of, "refused": &a.refused, "ended": &a.ended} {
+	for name, to := range map[string]*int{
+		"acted": &a.done, "of": &a.of, "refused": &a.refused, "unknown": &a.unknown, "ended": &a.ended,
+	} {
 		text := v.param(name)
-		if text == "" && (name == "refused" || name == "ended") {
+		if text == "" && name != "acted" && name != "of" {
 			continue
 		}
 		n, err := strconv.Atoi(text)

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/posthaste-dev/posthaste/console"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -194,6 +195,39 @@ func TestASelectedJobThatIsLockedIsPassedBy(t *testing.T) {
 		t.Errorf("the one that is not locked is %s", got)
 	}
 	r.get(to).is(200).has("Done to 1 of 2 jobs")
+}
+
+// What may have been done is not reported as left alone: a commit that takes longer than the console waits, and is
+// completed all the same as one that waits for a standby is; and an act whose connection breaks. The others go on.
+func TestASelectedJobWhoseOutcomeIsUnknownIsSaidToBe(t *testing.T) {
+	t.Parallel()
+	for kind, becomes := range map[string]string{"slow": "cancelled", "broken": "pending"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.exec(`CREATE FUNCTION at_commit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+				IF OLD.kind = 'broken' THEN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(60); END IF;
+				PERFORM pg_sleep(2);
+				RETURN NULL;
+			EXCEPTION WHEN query_canceled THEN RETURN NULL; END $$`)
+			r.exec(`CREATE CONSTRAINT TRIGGER at_commit AFTER UPDATE OR DELETE ON outbox.jobs DEFERRABLE INITIALLY DEFERRED
+				FOR EACH ROW WHEN (OLD.kind IN ('slow', 'broken')) EXECUTE FUNCTION at_commit()`)
+			form := url.Values{"reason": {"x"}}
+			var ids [2]outbox.ID
+			for i, kind := range []string{"good", kind} {
+				ids[i] = r.enqueue(kind, `{}`, outbox.Options{})
+				form.Add("id", ids[i].String())
+				form.Add("while", r.seen(ids[i]))
+			}
+			to := r.post("selected-cancel", form).is(303).Header().Get("Location")
+			for end := time.Now().Add(time.Minute); r.statusOf(ids[1]) != becomes; time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("it is %s, want %s", r.statusOf(ids[1]), becomes)
+				}
+			}
+			r.get(to).is(200).has("Done to 1 of 2 jobs. Whether it was done to 1 job is not known").hasNot("The others are locked", "An error ended it")
+		})
+	}
 }
 
 // What the database refuses for one job keeps the others from nothing, and an error that ends the act is not put down
