@@ -167,6 +167,31 @@ func TestADryRunBoundsTheAct(t *testing.T) {
 	}
 }
 
+// The answer to a replay was lost, and one of its jobs has failed again. A repeat with the bound of the dry run replays
+// nothing twice; without a bound, it is a new act.
+func TestAReplayIsRepeatedWithTheBoundOfItsDryRun(t *testing.T) {
+	t.Parallel()
+	r := newRig(t).as("operator-a")
+	r.die(2, tenantA)
+	var would api.LettersActed
+	r.post("/dead-letters/replay", `{"filter":{"kind":"bill"},"dryRun":true}`).want(200, &would)
+	bound, _ := would.FailedUntil.MarshalText()
+	bounded := `{"filter":{"kind":"bill","failedUntil":"` + string(bound) + `"}}`
+	for _, c := range []struct {
+		body string
+		done int64
+	}{{bounded, 2}, {bounded, 0}, {`{"filter":{"kind":"bill"}}`, 1}} {
+		var got api.LettersActed
+		r.post("/dead-letters/replay", c.body).want(200, &got)
+		if got.Done != c.done {
+			t.Errorf("%s has replayed %d, want %d", c.body, got.Done, c.done)
+		}
+		if c.done == 2 {
+			r.kill("01976f0e-7a5c-7d3e-8f4b-000000000001")
+		}
+	}
+}
+
 // At a rate, a request does not wait for its turn longer than it may: the client does.
 func TestARateIsKeptFromRequestToRequest(t *testing.T) {
 	t.Parallel()
