@@ -109,6 +109,9 @@ func parseInstant(text string, now time.Time, direction int) (at time.Time, ok b
 		if err != nil {
 			continue
 		}
+		if l.layout == time.RFC3339 { // with its offset, it is a single instant in the repeated hour, too
+			return at, true
+		}
 		if l.years+l.days == 0 {
 			if near, ok := nearest(at, now, direction); ok {
 				at = near

@@ -112,6 +112,28 @@ func TestTimesInTheRepeatedHourAreTheNearest(t *testing.T) {
 	}
 }
 
+// An instant with an offset is that instant, also in the repeated hour, whichever of the two is nearer.
+func TestAnInstantWithItsOffsetIsNotMoved(t *testing.T) {
+	t.Parallel()
+	location, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, hour := range []int{0, 1, 2} {
+		now := time.Date(2026, 10, 25, hour, 40, 0, 0, time.UTC).In(location)
+		for _, text := range []string{"2026-10-25T02:30:00+02:00", "2026-10-25T02:30:00+01:00"} {
+			want, _ := time.Parse(time.RFC3339, text)
+			past, err := parsePast(text, now)
+			if err != nil || !past.at.Equal(want) || past.text != text {
+				t.Errorf("at %s: %s is read as past %s, written %s, %v", now, text, past.at, past.text, err)
+			}
+			if future, err := parseFuture(text, now); err != nil || !future.Equal(want) {
+				t.Errorf("at %s: %s is read as future %s, %v", now, text, future, err)
+			}
+		}
+	}
+}
+
 // What a page shows as a time can be typed as one.
 func TestTimesAreReadAsPagesShowThem(t *testing.T) {
 	t.Parallel()
