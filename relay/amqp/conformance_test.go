@@ -55,13 +55,7 @@ func open(t testing.TB, server *brokertest.RabbitMQ, kind string) *broker {
 	if err := os.WriteFile(b.file, []byte(password+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.admin(func(ch *amqp.Channel) error {
-		_, err := ch.QueueDeclare(b.name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: kind})
-		for _, exchange := range []string{b.name, "forbidden"} {
-			err = cmp.Or(err, ch.ExchangeDeclare(exchange, amqp.ExchangeTopic, true, false, false, false, nil))
-		}
-		return cmp.Or(err, ch.QueueBind(b.name, "order.*", b.name, false, nil))
-	})
+	b.create()
 	if name := filepath.Base(t.Name()); name == "Killed" || name == "Away" {
 		// On one node of RabbitMQ 3.10 that is killed again and again a quorum queue may have no leader for minutes.
 		if kind == amqp.QueueTypeQuorum && os.Getenv("POSTHASTE_QUORUM") == "" {
@@ -75,6 +69,26 @@ func open(t testing.TB, server *brokertest.RabbitMQ, kind string) *broker {
 	}
 	t.Cleanup(b.proxy.Close)
 	return b
+}
+
+func (b *broker) create() {
+	b.t.Helper()
+	b.admin(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(b.name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: b.kind})
+		for _, exchange := range []string{b.name, "forbidden"} {
+			err = cmp.Or(err, ch.ExchangeDeclare(exchange, amqp.ExchangeTopic, true, false, false, false, nil))
+		}
+		return cmp.Or(err, ch.QueueBind(b.name, "order.*", b.name, false, nil))
+	})
+}
+
+func (b *broker) Delete() (create func()) {
+	b.t.Helper()
+	b.admin(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDelete(b.name, false, false, false)
+		return cmp.Or(err, ch.ExchangeDelete(b.name, false, false))
+	})
+	return b.create
 }
 
 // Restart waits until the queue has a leader, too. One is elected when there is quiet for a moment, and the suite tries

@@ -212,6 +212,14 @@ func received(r *kgo.Record) relay.Message {
 	return m
 }
 
+func (b *broker) Delete() (create func()) {
+	b.t.Helper()
+	if _, err := kadm.NewClient(b.admin()).DeleteTopic(b.t.Context(), topic); err != nil {
+		b.t.Fatal(err)
+	}
+	return func() { b.create(topic, 3, nil) }
+}
+
 func (b *broker) Revoke() (restore func()) {
 	restore = b.Kafka.Revoke()
 	b.proxy.CutAll()

@@ -26,7 +26,7 @@ var (
 	}
 	outages = map[*kerr.Error]string{
 		kerr.UnknownTopicOrPartition:      relay.CodeNoDestination,
-		kerr.UnknownTopicID:               relay.CodeNoDestination,
+		kerr.UnknownTopicID:               relay.CodeNoDestination, // see perhapsStored
 		kerr.KafkaStorageError:            relay.CodeFull,
 		kerr.ThrottlingQuotaExceeded:      relay.CodeFull,
 		kerr.LeaderNotAvailable:           relay.CodeNoLeader,
@@ -47,8 +47,12 @@ var (
 	}
 )
 
-// perhapsStored lists answers of a leader that has the record, but not the replicas' word that they have it.
-var perhapsStored = map[*kerr.Error]bool{kerr.NotEnoughReplicasAfterAppend: true, kerr.RequestTimedOut: true}
+// perhapsStored lists answers of a leader that has the record, but not the replicas' word that they have it, and the
+// answer of a client that finds a topic deleted and created again: the new one may have the record, and this client
+// never publishes to it.
+var perhapsStored = map[*kerr.Error]bool{
+	kerr.NotEnoughReplicasAfterAppend: true, kerr.RequestTimedOut: true, kerr.UnknownTopicID: true,
+}
 
 // ofBatch lists refusals of a whole batch because of one of its messages.
 var ofBatch = []*kerr.Error{

@@ -57,6 +57,8 @@ type broker struct {
 	url   string // by way of the proxy
 	file  string // with the password
 	kills int    // of the server
+
+	stream jetstream.StreamConfig
 }
 
 func open(t *testing.T, config jetstream.StreamConfig) *broker {
@@ -71,9 +73,8 @@ func open(t *testing.T, config jetstream.StreamConfig) *broker {
 		b.kills = 2 // what comes after is the same
 	}
 	config.Name, config.Subjects, config.MaxMsgSize = streamName, []string{"events.>"}, largest
-	if _, err := b.js.CreateStream(t.Context(), config); err != nil {
-		t.Fatal(err)
-	}
+	b.stream = config
+	b.create()
 	var err error
 	if b.proxy, b.url, err = fault.NewProxy(b.URL); err != nil {
 		t.Fatal(err)
@@ -143,6 +144,21 @@ func (b *broker) Limit(messages int) (free func()) {
 	}
 	set(int64(messages), jetstream.DiscardNew)
 	return func() { set(-1, jetstream.DiscardNew) }
+}
+
+func (b *broker) create() {
+	b.t.Helper()
+	if _, err := b.js.CreateStream(b.t.Context(), b.stream); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *broker) Delete() (create func()) {
+	b.t.Helper()
+	if err := b.js.DeleteStream(b.t.Context(), streamName); err != nil {
+		b.t.Fatal(err)
+	}
+	return b.create
 }
 
 func (b *broker) Revoke() (restore func()) {

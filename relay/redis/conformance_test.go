@@ -46,9 +46,8 @@ func start(t testing.TB, settings ...string) *broker {
 		return redis.Dial("tcp", b.Address, redis.DialUsername("admin"), redis.DialPassword("admin"))
 	}}
 	t.Cleanup(func() { _ = b.admin.Close() })
-	for _, name := range []string{stream, "forbidden"} {
-		b.do("xgroup", "create", name, "consumers", "0", "mkstream")
-	}
+	b.create(stream)
+	b.create("forbidden")
 	var err error
 	if b.proxy, b.url, err = fault.NewProxy("redis://" + b.Address); err != nil {
 		t.Fatal(err)
@@ -143,6 +142,13 @@ func received(stream string, fields []any) relay.Message {
 func (b *broker) Limit(int) (free func()) {
 	b.do("config", "set", "maxmemory", "1mb")
 	return func() { b.do("config", "set", "maxmemory", "0") }
+}
+
+func (b *broker) create(name string) { b.do("xgroup", "create", name, "consumers", "0", "mkstream") }
+
+func (b *broker) Delete() (create func()) {
+	b.do("del", stream)
+	return func() { b.create(stream) }
 }
 
 func (b *broker) Revoke() (restore func()) {

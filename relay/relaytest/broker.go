@@ -172,6 +172,9 @@ func deliver(ctx context.Context, t *testing.T, b Broker, s relay.Sink, all []re
 			again++
 			await(ctx, t, s)
 		}
+		if ctx.Err() != nil && len(rest) > 0 {
+			t.Fatalf("%s is not accepted: %v", rest[0].ID, ctx.Err())
+		}
 		if len(rest) == n { // a broker that has just come back needs a little rest; the relay gives it more
 			time.Sleep(500 * time.Millisecond)
 		}

@@ -39,6 +39,7 @@ var suite = []testCase{
 	{"Full", full},
 	{"Revoked", revoked},
 	{"Away", away},
+	{"MadeAnew", madeAnew},
 	{"Cancelled", cancelled},
 }
 
@@ -464,6 +465,38 @@ func away(ctx context.Context, t *testing.T, b Broker) {
 	await(ctx, t, s)
 	deliver(ctx, t, b, s, all, 10)
 	inOrder(t, b.Received(), all)
+}
+
+// madeAnew deletes the destination and creates it again: at once, and after it was missed. Its messages go on.
+func madeAnew(ctx context.Context, t *testing.T, b Broker) {
+	d, ok := b.(interface{ Delete() (create func()) })
+	if !ok {
+		t.Skip("the broker's destinations are not created")
+	}
+	s := sink(t, b)
+	all := batch(b, 500, 20)
+	deliver(ctx, t, b, s, all[:100], 100)
+	d.Delete()()
+	deliver(ctx, t, b, s, all[100:200], 100)
+	create := d.Delete()
+	var missing []error
+	for range 3 { // RabbitMQ closes the channel at first, and does not say because of which message
+		if missing = publish(ctx, t, b, s, all[200:300]); outcome(missing[0]) != "unknown" {
+			break
+		}
+	}
+	for i, err := range missing {
+		if got := outcome(err); got != "unavailable "+relay.CodeNoDestination && got != "not tried" || i == 0 && err == nil {
+			t.Errorf("%d: %s (%v)", i, got, err)
+		}
+	}
+	create()
+	short, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	deliver(short, t, b, s, all[200:], 100)
+	// A NATS server that is asked for the stream at once may find files of the deleted one.
+	got := slices.DeleteFunc(b.Received(), func(m relay.Message) bool { return m.Position <= 200 })
+	inOrder(t, got, all[200:])
 }
 
 // cancelled publishes with a context that has ended.
