@@ -54,7 +54,11 @@ func encode(m *relay.Message) (*nats.Msg, error) {
 		if strings.HasPrefix(h.Name, attribute) {
 			h.Value = cloudevents.Escape(h.Value)
 		}
-		if err := checkHeader(h); err != nil {
+		err := checkHeader(h)
+		if h.Name == "Status" && len(m.Body) == 0 {
+			err = errors.New("header Status: without a body, clients take such a message for a note of the server's")
+		}
+		if err != nil {
 			return nil, &relay.RefusedError{Code: relay.CodeRefused, Err: err}
 		}
 		set(h.Name, h.Value)

@@ -31,8 +31,9 @@ type SourceConfig struct {
 const (
 	ackWait       = 15 * time.Second
 	maxAckPending = 2000
-	pullWait      = 5 * time.Second // for the end of a request
-	maxPullBytes  = 32 << 20        // a message larger than a request's limit would never come
+	pullWait      = 4500 * time.Millisecond // after which the server ends a request
+	pullSlack     = 500 * time.Millisecond  // for the end to arrive
+	maxPullBytes  = 32 << 20                // a message larger than a request's limit would never come
 	nakTimeout    = time.Second
 	quietTime     = 250 * time.Millisecond // after which no message is still on its way
 )
@@ -46,15 +47,13 @@ type Source struct {
 	config Config
 	of     SourceConfig
 
-	nc       *nats.Conn // nil or dead until the next Fetch
-	sockets  *sockets
-	closed   chan struct{}
-	consumer jetstream.Consumer
-	created  time.Time // of the stream
-	batch    jetstream.MessageBatch
-	cancel   context.CancelFunc // of its pull request
-	pending  []jetstream.Msg    // returned and not acknowledged
-	behind   uint64             // how many messages were behind the last delivered one
+	nc      *nats.Conn // nil or dead until the next Fetch
+	sockets *sockets
+	closed  chan struct{}
+	created time.Time // of the stream
+	request request
+	pending []*nats.Msg // returned and not acknowledged
+	behind  uint64      // how many messages were behind the last delivered one
 
 	returning *returning // nil unless Ordered
 }
@@ -87,7 +86,7 @@ func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) 
 	if err := s.connected(ctx); err != nil {
 		return nil, err
 	}
-	var came []jetstream.Msg
+	var came []*nats.Msg
 	if !s.returning.released() {
 		var err error
 		if came, err = s.arrived(ctx, most); err != nil {
@@ -108,63 +107,11 @@ func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) 
 
 // Lag implements [bridge.Lagging].
 func (s *Source) Lag() int64 {
-	lag := int64(s.behind)
-	if s.batch != nil {
-		lag += int64(len(s.batch.Messages()))
-	}
+	lag := int64(s.behind) + int64(len(s.request.came))
 	if s.returning != nil {
 		lag += int64(len(s.returning.kept))
 	}
 	return lag
-}
-
-// arrived waits for a message, and returns those that have arrived, up to most.
-func (s *Source) arrived(ctx context.Context, most int) (messages []jetstream.Msg, err error) {
-	if s.batch == nil {
-		if err := s.pull(most); err != nil {
-			return nil, s.lost(err)
-		}
-	}
-	select {
-	case m, more := <-s.batch.Messages():
-		if !more {
-			err := s.batch.Error() // also nil at the end of the request's time
-			s.batch = nil
-			if err != nil {
-				return nil, s.lost(err)
-			}
-			return nil, nil
-		}
-		messages = append(messages, m)
-	case <-ctx.Done():
-		return nil, nil
-	case <-s.closed:
-		return nil, s.lost(nats.ErrConnectionClosed)
-	}
-	for len(messages) < most {
-		select {
-		case m, more := <-s.batch.Messages():
-			if !more {
-				return messages, nil // the next call finds the reason
-			}
-			messages = append(messages, m)
-		default:
-			return messages, nil
-		}
-	}
-	return messages, nil
-}
-
-// pull requests messages. If the server does not end the request in time, the batch has an error.
-func (s *Source) pull(most int) (err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), pullWait)
-	if s.cancel != nil {
-		s.cancel()
-	}
-	s.cancel = cancel
-	bytes := max(maxPullBytes, 2*int(s.nc.MaxPayload()))
-	s.batch, err = s.consumer.Fetch(most, jetstream.FetchContext(ctx), jetstream.FetchMaxBytes(bytes))
-	return err
 }
 
 // lost abandons the connection and returns the reason.
@@ -177,11 +124,11 @@ func (s *Source) lost(err error) error {
 }
 
 // take returns a message that JetStream has delivered as a bridge's message.
-func (s *Source) take(m jetstream.Msg) bridge.Message {
+func (s *Source) take(m *nats.Msg) bridge.Message {
 	s.pending = append(s.pending, m)
-	header := m.Headers()
+	header := m.Header
 	message := bridge.Message{
-		Source: s.of.Stream, Subject: m.Subject(), Body: m.Data(), ContentType: header.Get(headerContentType),
+		Source: s.of.Stream, Subject: m.Subject, Body: m.Data, ContentType: header.Get(headerContentType),
 		Key: cloudevents.Unescape(header.Get(attribute + "partitionkey")),
 	}
 	if message.ContentType == "" {
@@ -215,7 +162,7 @@ func (s *Source) Ack(ctx context.Context) error {
 		if i < len(pending)-1 {
 			err = m.Ack()
 		} else {
-			err = m.DoubleAck(ctx)
+			err = m.AckSync(nats.Context(ctx))
 		}
 		if err != nil {
 			return s.lost(err)
@@ -230,16 +177,14 @@ func (s *Source) Release() {
 	if s.nc == nil {
 		return
 	}
-	if s.batch != nil {
+	if s.request.left > 0 {
 		s.flush() // whatever the server had sent by then has arrived
-		for quiet := false; !quiet; {
+		for s.request.left > 0 {
 			select {
-			case m, more := <-s.batch.Messages():
-				if quiet = !more; more {
-					s.pending = append(s.pending, m)
-				}
+			case m := <-s.request.came:
+				s.pending = append(s.pending, s.request.collect(m, s.request.left)...)
 			case <-time.After(quietTime):
-				quiet = true
+				s.request.left = 0
 			}
 		}
 	}
@@ -269,14 +214,11 @@ func (s *Source) Close() error {
 }
 
 func (s *Source) drop() {
-	if s.cancel != nil {
-		s.cancel()
-	}
 	if s.nc != nil {
 		s.sockets.close()
 		s.nc.Close()
 	}
-	s.nc, s.batch, s.pending, s.consumer, s.returning = nil, nil, nil, nil, nil
+	s.nc, s.request, s.pending, s.returning = nil, request{}, nil, nil
 }
 
 // connected connects if there is no connection, and finds or creates the consumer.
@@ -333,7 +275,7 @@ func (s *Source) find(ctx context.Context) error {
 	if s.returning = nil; s.of.Ordered {
 		s.returning = newReturning(info)
 	}
-	s.consumer, s.behind = consumer, info.NumPending
+	s.behind = info.NumPending
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -40,7 +41,7 @@ type returning struct {
 
 // place is a message with its number in the stream.
 type place struct {
-	jetstream.Msg
+	*nats.Msg
 	stream uint64
 }
 
@@ -69,7 +70,7 @@ func (r *returning) over() bool { return r.outstanding <= 0 || !time.Now().Befor
 
 // pass returns up to most of the new and the kept messages, if they may be returned. The rest is kept, and returned
 // before more is requested.
-func (r *returning) pass(messages []jetstream.Msg, most int) []jetstream.Msg {
+func (r *returning) pass(messages []*nats.Msg, most int) []*nats.Msg {
 	if r == nil {
 		return messages
 	}
@@ -80,7 +81,7 @@ func (r *returning) pass(messages []jetstream.Msg, most int) []jetstream.Msg {
 		return nil
 	}
 	slices.SortFunc(r.kept, func(a, b place) int { return cmp.Compare(a.stream, b.stream) })
-	pass := make([]jetstream.Msg, min(len(r.kept), most))
+	pass := make([]*nats.Msg, min(len(r.kept), most))
 	for i, m := range r.kept[:len(pass)] {
 		pass[i] = m.Msg
 		r.returned = max(r.returned, m.stream)
@@ -90,7 +91,7 @@ func (r *returning) pass(messages []jetstream.Msg, most int) []jetstream.Msg {
 	return pass
 }
 
-func (r *returning) keep(m jetstream.Msg) {
+func (r *returning) keep(m *nats.Msg) {
 	about, err := m.Metadata()
 	if err != nil {
 		return // without its place it cannot be acknowledged either
