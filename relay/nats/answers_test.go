@@ -14,7 +14,7 @@ func ingesting() *ingest {
 	for i := range p.outcomes {
 		p.outcomes[i] = relay.ErrNotTried
 	}
-	return &ingest{publication: p, run: []int{0, 1, 2}, sent: 3, finished: true, refusals: map[int]error{}}
+	return &ingest{publication: p, run: []int{0, 1, 2}, sent: 3, ending: "b", refusals: map[int]error{}}
 }
 
 // Of a run that was sent together, no message behind one that was refused is taken for stored, whatever the last answer

@@ -38,6 +38,7 @@ func sendFast(ctx context.Context, p *publication, s *stream, run []int) (left [
 			f.answered(e)
 		default:
 			p.forbidden[e.violated] = forbiddenTo(e.violated)
+			f.violations++
 			f.finish()
 		}
 	}
@@ -51,12 +52,14 @@ type ingest struct {
 	exchange exchange
 	run      []int
 
-	sent     int
-	finished bool          // the server was notified that no more messages follow
-	stored   int           // messages up to this one are stored, as far as is known
-	refusals map[int]error // answers about single messages
-	repeated bool          // the first message was already stored, and ended the run
-	ended    bool          // no further answer counts
+	sent       int
+	ending     string        // the subject of the notice that no more messages follow; "" if there is none
+	notices    int           // how many of these were sent
+	violations int           // how many messages and notices the server has not let through
+	stored     int           // messages up to this one are stored, as far as is known
+	refusals   map[int]error // answers about single messages
+	repeated   bool          // the first message was already stored, and ended the run
+	ended      bool          // no further answer counts
 }
 
 func (f *ingest) send() {
@@ -83,18 +86,21 @@ func (f *ingest) reply(n int, operation string) string {
 	return f.exchange.prefix + ingestFail + strconv.Itoa(n) + "." + operation + ingestMark
 }
 
-// finish ends a run whose last message has not reached the server, which would wait for it.
+// finish ends a run whose last message has not reached the server, which would wait for it: it sends a notice to one of
+// the run's subjects, which must not be forbidden. If all are, the run ends when the server has refused all of it.
 func (f *ingest) finish() {
-	if f.finished {
+	if f.ending != "" && f.forbidden[f.ending] == nil {
 		return
 	}
-	f.finished = true
-	if f.sent == 0 {
-		f.ended = true
-		return
+	for _, i := range f.run[:f.sent] {
+		if to := f.batch[i].Destination; f.forbidden[to] == nil {
+			f.ending = to
+			f.notices++
+			f.ended = f.c.nc.PublishMsg(&nats.Msg{Subject: to, Reply: f.reply(f.sent+1, ingestEnd)}) != nil
+			return
+		}
 	}
-	end := &nats.Msg{Subject: f.batch[f.run[0]].Destination, Reply: f.reply(f.sent+1, ingestEnd)}
-	f.ended = f.c.nc.PublishMsg(end) != nil
+	f.ended = f.violations >= f.sent+f.notices
 }
 
 // answered handles an answer: about a single message, a report of how far the server is, or the last one.

@@ -547,7 +547,7 @@ func FuzzIngest(f *testing.F) {
 			p.outcomes[i] = relay.ErrNotTried
 		}
 		run := &ingest{
-			publication: p, stream: &stream{}, run: []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, sent: 8, finished: true, refusals: map[int]error{},
+			publication: p, stream: &stream{}, run: []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, sent: 8, ending: "b", refusals: map[int]error{},
 		}
 		run.answered(event{to: to, answer: &nats.Msg{Data: []byte(text)}})
 		run.answered(event{to: to2, answer: &nats.Msg{Data: []byte(text2)}})
@@ -558,6 +558,33 @@ func FuzzIngest(f *testing.F) {
 			}
 		}
 	})
+}
+
+// The first messages of a run, or all, go to forbidden subjects. The server has no run then, and says nothing about it.
+func TestARunThatBeginsWithForbiddenSubjects(t *testing.T) {
+	t.Parallel()
+	b := open(t, jetstream.StreamConfig{AllowBatchPublish: true})
+	s := b.Sink().(*Sink)
+	defer s.Close()
+	for _, allowed := range []int{10, 0} {
+		var all []relay.Message
+		for _, subject := range []string{"events.forbidden.a", "events.forbidden.b", "events.forbidden.c"} {
+			all = append(all, messagesTo(subject, allowed+len(all), 2, 2)...)
+		}
+		all = append(all, messagesTo("events.a", 100, allowed, max(allowed, 1))...)
+		for i := range all {
+			all[i].Key = ""
+		}
+		start := time.Now()
+		for i, err := range s.Publish(t.Context(), all) {
+			if _, refused := errors.AsType[*relay.RefusedError](err); refused != (i < 6) || !refused && err != nil {
+				t.Errorf("of %d that are allowed, %s: %v", allowed, all[i].Destination, err)
+			}
+		}
+		if took := time.Since(start); took > 4*time.Second {
+			t.Errorf("of %d that are allowed: after %s", allowed, took)
+		}
+	}
 }
 
 // A destination that can never be a subject is a mistake in the route.

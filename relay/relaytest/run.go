@@ -230,8 +230,31 @@ func forbidden(ctx context.Context, t *testing.T, b Broker) {
 	if alike := time.Since(start); took > 4*time.Second+3*alike {
 		t.Errorf("it took %s, and as many to a destination that is allowed %s: a timeout, and no answer", took, alike)
 	}
-	inOrder(t, b.Received(), append(want, allowed...))
+	want = append(want, allowed...)
 	t.Logf("%v", count(outcomes))
+
+	// The first one of a batch, and all of one.
+	first, all := batch(b, 930, 30)[900:], batch(b, 960, 30)[930:]
+	first[0].Destination = b.Forbidden()
+	for i := range all {
+		all[i].Destination = b.Forbidden()
+	}
+	start = time.Now()
+	for _, part := range [][]relay.Message{first, all} {
+		for i, err := range publish(ctx, t, b, s, part) {
+			wanted := "stored"
+			if part[i].Destination == b.Forbidden() {
+				wanted = "refused " + relay.CodeForbidden
+			}
+			if got := outcome(err); got != wanted {
+				t.Errorf("%s: %s (%v), want %s", part[i].ID, got, err, wanted)
+			}
+		}
+	}
+	if took := time.Since(start); took > 4*time.Second {
+		t.Errorf("it took %s: a timeout, and no answer", took)
+	}
+	inOrder(t, b.Received(), append(want, first[1:]...))
 }
 
 // again publishes a batch twice, as after a crash before the cursor has moved, and then one that begins with half of
