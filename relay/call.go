@@ -1,10 +1,9 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,21 +18,18 @@ const hangGrace = 2 * time.Second
 // that call still sends would arrive behind them.
 var errHangs = errors.New("the sink has not returned from an earlier call, although its time is over")
 
-// A sinkClient calls a sink. Each publisher has one, and nothing else calls its sink.
+// A sinkClient calls a sink, as one of those that share it. Each publisher has one.
 //
-// Sinks execute calls one after the other, and the time of a call runs while it waits for others. So a call waits here,
-// before its time begins: waiting calls get turn in the order in which they came. Each held message is a call of its
-// own; only the one that has heldTurn waits for turn. So the owner's batch waits for at most one held message, however
-// many there are, and for a probe or two.
+// Each held message is a call of its own; only the one that has heldTurn waits for the sink's turn. So the owner's
+// batch waits for at most one held message, however many there are, and for a probe or two.
 type sinkClient struct {
 	name     string
 	sink     Sink
 	metrics  *sinkMetrics
-	turn     chan struct{} // full while the sink is being called
-	heldTurn chan struct{} // full while a held message is being published or waits for turn
-	hanging  atomic.Int64  // calls that have not returned in time
-	counted  atomic.Int64  // messages that the broker has dropped
-	lost     atomic.Int64  // losses that the broker has reported
+	turns    *Turns
+	heldTurn turn         // of held messages
+	counted  atomic.Int64 // messages that the broker has dropped
+	lost     atomic.Int64 // losses that the broker has reported
 
 	mu       sync.Mutex
 	now      func() time.Time
@@ -51,61 +47,9 @@ type heldAttempt struct {
 
 func newSinkClient(name string, sink Sink, metrics *sinkMetrics, now func() time.Time) sinkClient {
 	return sinkClient{
-		name: name, sink: sink, metrics: metrics, turn: make(chan struct{}, 1),
-		heldTurn: make(chan struct{}, 1), now: now, attempts: map[string]heldAttempt{},
+		name: name, sink: sink, metrics: metrics, turns: cmp.Or(turnsOf(sink), new(Turns).turns()),
+		heldTurn: newTurn(), now: now, attempts: map[string]heldAttempt{},
 	}
-}
-
-// callSink calls do once it is the caller's turn, until timeout has passed or ctx ends, and returns the sink's answer.
-// If the sink panics or does not return soon after that, callSink returns an error; a sink that has not returned is not
-// called again until it has.
-func callSink[T any](ctx context.Context, c *sinkClient, timeout time.Duration, do func(context.Context) T) (answer T,
-	err error,
-) {
-	select {
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
-	case <-ctx.Done():
-		return answer, fmt.Errorf("%w: %w", ErrNotTried, context.Cause(ctx))
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	if c.hanging.Load() > 0 {
-		return answer, &UnavailableError{CodeUnanswered, errHangs}
-	}
-	type result struct {
-		answer T
-		err    error
-	}
-	returned := make(chan result, 1)
-	call := func() (r result) {
-		defer func() {
-			if fault := recover(); fault != nil {
-				r.err = fmt.Errorf("the sink panicked: %v\n%s", fault, debug.Stack())
-			}
-		}()
-		r.answer = do(ctx)
-		return r
-	}
-	go func() { returned <- call() }()
-	select {
-	case r := <-returned:
-		return r.answer, r.err
-	case <-ctx.Done():
-	}
-	patience := time.NewTimer(hangGrace)
-	defer patience.Stop()
-	select {
-	case r := <-returned:
-		return r.answer, r.err
-	case <-patience.C:
-	}
-	c.hanging.Add(1)
-	go func() {
-		<-returned
-		c.hanging.Add(-1)
-	}()
-	return answer, fmt.Errorf("the sink does not return: %w", context.Cause(ctx))
 }
 
 // outgoing is a message with the index of its event.
@@ -125,8 +69,7 @@ func (c *sinkClient) placeOf(m Message) string {
 	return m.Destination
 }
 
-// deliver publishes messages and returns an outcome for each. If the sink panics, does not return, or returns the wrong
-// number of outcomes, the outcome of every message is unknown.
+// deliver publishes messages and returns an outcome for each.
 func (c *sinkClient) deliver(ctx context.Context, messages []outgoing, timeout time.Duration) []error {
 	if len(messages) == 0 {
 		return nil
@@ -137,16 +80,7 @@ func (c *sinkClient) deliver(ctx context.Context, messages []outgoing, timeout t
 	}
 	defer c.countReported()
 	ctx, ended := c.trace(ctx, batch)
-	outcomes, err := callSink(ctx, c, timeout, func(ctx context.Context) []error { return c.sink.Publish(ctx, batch) })
-	if err == nil && len(outcomes) != len(batch) {
-		err = fmt.Errorf("the sink returned %d outcomes for %d messages", len(outcomes), len(batch))
-	}
-	if err != nil {
-		outcomes = make([]error, len(batch))
-		for i := range outcomes {
-			outcomes[i] = err
-		}
-	}
+	outcomes := c.turns.publish(ctx, c.sink, batch, timeout)
 	ended(outcomes)
 	c.noteAccepted(batch, outcomes)
 	return outcomes
@@ -219,7 +153,7 @@ func (c *sinkClient) trace(ctx context.Context, batch []Message) (context.Contex
 
 // probe calls the sink's Probe.
 func (c *sinkClient) probe(ctx context.Context) error {
-	answer, err := callSink(ctx, c, publishTimeout, c.sink.Probe)
+	answer, err := callSink(ctx, c.turns, publishTimeout, c.sink.Probe)
 	if err != nil {
 		return err
 	}

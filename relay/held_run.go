@@ -100,12 +100,10 @@ func (c *heldRunner) publishHeld(ctx context.Context, job *outbox.Claimed) error
 // publishInTurn publishes a message when it is its turn. With skips, later messages of its key wait only for its
 // attempts: a missing destination spends them, and so may the answer of a proxy.
 func (c *heldRunner) publishInTurn(ctx context.Context, m Message, skips bool) error {
-	select {
-	case c.heldTurn <- struct{}{}:
-		defer func() { <-c.heldTurn }()
-	case <-ctx.Done():
-		return dispatcher.Unavailable(context.Cause(ctx), 0)
+	if err := c.heldTurn.take(ctx); err != nil {
+		return dispatcher.Unavailable(err, 0)
 	}
+	defer c.heldTurn.give()
 	err := c.deliver(ctx, []outgoing{{Message: m}}, c.config.patience)[0]
 	if err == nil {
 		c.metrics.accepted(1)

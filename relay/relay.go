@@ -151,7 +151,7 @@ func (r *Relay) fanOut(ctx context.Context) {
 
 func (r *Relay) closeSinks() {
 	for _, p := range r.publishers {
-		if p.hanging.Load() > 0 { // Close must come after all calls
+		if p.turns.hanging.Load() > 0 { // Close must come after all calls
 			p.log.LogAttrs(context.Background(), slog.LevelWarn, "sink not closed", slog.Any("err", errHangs))
 			continue
 		}

@@ -362,7 +362,7 @@ ORDER BY xid, position
 		Name:      "a sink that has not returned is called again",
 		Breaks:    "what a call sends after its time overtakes, or is overtaken by, what is sent anew",
 		Invariant: "A key's events keep their order",
-		Edits:     []Edit{{"relay.callSink", `if c.hanging.Load() > 0 {`, `if false {`}},
+		Edits:     []Edit{{"relay.callSink", `if t.hanging.Load() > 0 {`, `if false {`}},
 		Checks:    []Check{test("relay", "TestASinkThatDoesNotReturnIsNotCalledAgain", "before it had returned")},
 	},
 	{

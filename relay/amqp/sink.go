@@ -12,6 +12,8 @@ import (
 // A Sink publishes to exchanges of a RabbitMQ server or cluster. Its methods may be called concurrently, and wait for
 // each other.
 type Sink struct {
+	relay.Turns
+
 	config Config
 
 	mu      sync.Mutex

@@ -43,9 +43,10 @@ type Mapping struct {
 	Batch dispatcher.BatchConfig
 }
 
-// Handle registers a handler that publishes the jobs of a kind as messages to the sink. Several workers call it at a
-// time, and so call the sink's Publish concurrently, which the sinks in package relay's folders allow; several kinds,
-// and a relay, may share a sink. The caller closes the sink after the dispatcher has ended.
+// Handle registers a handler that publishes the jobs of a kind as messages to the sink. Several kinds, and a relay, may
+// share one of the sinks in package relay's folders: each batch waits for its turn, for as long as its attempt lasts,
+// and then has ten seconds. Several workers call another sink's Publish concurrently, unless it embeds a [relay.Turns].
+// The caller closes the sink after the dispatcher has ended.
 //
 // An invalid mapping is a bug in the program: Handle then panics, as [dispatcher.HandleMany] does. It also panics for a
 // sink by which only one process at a time may publish, such as Kafka's with a TransactionalID: every worker would take
@@ -60,7 +61,7 @@ func Handle(m *dispatcher.Mux, kind string, sink relay.Sink, mapping Mapping, co
 		panic(fmt.Errorf("jobs: by the sink of kind %s one process at a time may publish: open it without a TransactionalID", kind))
 	}
 	h := &handler{
-		sink: sink, mapper: mapper,
+		sink: relay.NewCaller(sink), mapper: mapper,
 		varies: strings.Contains(strings.ReplaceAll(cmp.Or(mapping.Destination, "{topic}"), "{topic}", ""), "{"),
 	}
 	m.HandleManyRaw(kind, h.publish, mapping.Batch, config...)
@@ -68,7 +69,7 @@ func Handle(m *dispatcher.Mux, kind string, sink relay.Sink, mapping Mapping, co
 
 // A handler publishes the jobs of a kind.
 type handler struct {
-	sink   relay.Sink
+	sink   *relay.Caller
 	mapper *relay.Mapper
 	varies bool // jobs of the kind may have different destinations
 }
@@ -90,13 +91,6 @@ func (h *handler) publish(ctx context.Context, claimed []*outbox.Claimed) []erro
 		return outcomes
 	}
 	answers := h.sink.Publish(ctx, batch)
-	if len(answers) != len(batch) {
-		err := fmt.Errorf("the sink returned %d outcomes for %d messages", len(answers), len(batch))
-		answers = make([]error, len(batch))
-		for i := range answers {
-			answers[i] = err
-		}
-	}
 	away := map[string]error{} // missing destinations
 	for i, err := range answers {
 		if isMissing(err) {

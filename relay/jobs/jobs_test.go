@@ -314,3 +314,50 @@ func TestASinkForOneProcessIsNotForWorkers(t *testing.T) {
 	var mux dispatcher.Mux
 	jobs.Handle(&mux, "order.announce", s, jobs.Mapping{})
 }
+
+// busy is a sink that executes one call at a time, and whose broker does not answer about messages of one kind.
+type busy struct {
+	relay.Turns
+	sink
+}
+
+func (s *busy) Publish(ctx context.Context, batch []relay.Message) []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if batch[0].Destination == "silent" {
+		<-ctx.Done()
+		return slices.Repeat([]error{ctx.Err()}, len(batch))
+	}
+	return make([]error, len(batch))
+}
+
+// A kind whose messages are not answered does not keep another of the same sink from publishing.
+func TestKindsThatShareASinkTakeTurns(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := &busy{}
+	var mux dispatcher.Mux
+	jobs.Handle(&mux, "silent", s, jobs.Mapping{})
+	jobs.Handle(&mux, "quick", s, jobs.Mapping{})
+	for _, kind := range []string{"silent", "silent", "silent", "quick"} {
+		if _, err := outbox.Enqueue(t.Context(), db, outbox.Raw{KindName: kind, Payload: []byte("{}")}, outbox.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := dispatcher.New(db, &mux, dispatcher.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx) }()
+	for deadline := time.Now().Add(40 * time.Second); ended(t, db)["succeeded at 1"] == 0; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("in vain: %v", ended(t, db))
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

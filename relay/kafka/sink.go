@@ -13,6 +13,8 @@ import (
 
 // A Sink publishes to topics of a Kafka cluster. Its methods may be called concurrently, and wait for each other.
 type Sink struct {
+	relay.Turns
+
 	config Config
 	losses atomic.Int64
 

@@ -25,6 +25,8 @@ const (
 // A Sink publishes to the streams of a NATS server or cluster. Its methods may be called concurrently, and wait for
 // each other.
 type Sink struct {
+	relay.Turns
+
 	config     Config
 	duplicates atomic.Int64
 	remembers  atomic.Int64 // a Duration
@@ -108,7 +110,7 @@ func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	for i := range p.outcomes {
 		p.outcomes[i] = relay.ErrNotTried
 	}
-	if len(batch) == 0 {
+	if len(batch) == 0 || ctx.Err() != nil {
 		return p.outcomes
 	}
 	c, err := s.connected(ctx)

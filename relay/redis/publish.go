@@ -24,7 +24,7 @@ func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	for i := range p.outcomes {
 		p.outcomes[i] = relay.ErrNotTried
 	}
-	if len(batch) == 0 {
+	if len(batch) == 0 || ctx.Err() != nil {
 		return p.outcomes
 	}
 	c, err := s.connected(ctx)

@@ -12,6 +12,8 @@ import (
 // A Sink publishes to streams of a Redis or Valkey server. Its methods may be called concurrently, and wait for each
 // other.
 type Sink struct {
+	relay.Turns
+
 	config Config
 
 	mu   sync.Mutex

@@ -529,7 +529,7 @@ func cancelled(ctx context.Context, t *testing.T, b Broker) {
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	all := batch(b, 100, 10)
-	if n := count(publish(ended, t, b, s, all)); n["refused "+relay.CodeRefused] > 0 {
+	if n := count(publish(ended, t, b, s, all)); n["not tried"] < len(all) {
 		t.Errorf("outcomes: %v", n)
 	}
 	deliver(ctx, t, b, s, all, 100)

@@ -57,6 +57,8 @@ const (
 
 // A Sink publishes through a publisher. Its methods may be called concurrently, and wait for each other.
 type Sink struct {
+	relay.Turns
+
 	config Config
 	free   chan struct{} // contains one element while no call is running
 }
@@ -81,7 +83,7 @@ func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 		outcomes[i] = relay.ErrNotTried
 	}
 	failed := map[string]bool{} // keys with a refused message
-	for from := 0; from < len(batch); {
+	for from := 0; from < len(batch) && ctx.Err() == nil; {
 		if k := batch[from].Key; k != "" && failed[k] {
 			from++
 			continue

@@ -29,7 +29,7 @@ func (s *Sink) Publish(ctx context.Context, batch []relay.Message) []error {
 	for i := range p.outcomes {
 		p.outcomes[i] = relay.ErrNotTried
 	}
-	if len(batch) == 0 {
+	if len(batch) == 0 || ctx.Err() != nil {
 		return p.outcomes
 	}
 	var err error

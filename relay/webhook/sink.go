@@ -96,6 +96,8 @@ func (c SinkConfig) certificates() credentials.Certificates {
 
 // A Sink posts messages to receivers. Its methods may be called concurrently, and wait for each other.
 type Sink struct {
+	relay.Turns
+
 	config    SinkConfig
 	base      *url.URL
 	dialer    *dialer

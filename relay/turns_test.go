@@ -1,0 +1,91 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// stuck is a sink that executes one call at a time, and whose broker does not answer about messages to one destination.
+type stuck struct {
+	Turns
+	Sink
+
+	mu    sync.Mutex
+	hurry bool // a call had less than its time
+}
+
+func (s *stuck) Publish(ctx context.Context, batch []Message) []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	deadline, ok := ctx.Deadline()
+	s.hurry = s.hurry || !ok || time.Until(deadline) != publishTimeout
+	if batch[0].Destination == "stuck" {
+		<-ctx.Done()
+		return []error{ctx.Err()}
+	}
+	return []error{nil}
+}
+
+// Eight workers at a time publish to a destination that does not answer. Another kind's batch, and a relay's, wait for
+// one of them at most, and each has ten seconds of its own.
+func TestASharedSinkIsCalledInTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := &stuck{}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		var working sync.WaitGroup
+		defer working.Wait()
+		defer cancel()
+		away, kind := NewCaller(sink), NewCaller(sink)
+		for range 8 {
+			working.Go(func() {
+				for ctx.Err() == nil {
+					away.Publish(ctx, []Message{{Destination: "stuck"}})
+				}
+			})
+		}
+		p := newSinkClient("s", sink, newMetrics(nil).of("s"), time.Now)
+		for range 5 {
+			synctest.Wait()
+			for what, publish := range map[string]func() error{
+				"a relay's": func() error { return p.deliver(ctx, []outgoing{{}}, publishTimeout)[0] },
+				"a kind's":  func() error { return kind.Publish(ctx, []Message{{}})[0] },
+			} {
+				began := time.Now()
+				if err := publish(); err != nil {
+					t.Errorf("%s batch: %v", what, err)
+				}
+				if took := time.Since(began); took > publishTimeout {
+					t.Errorf("%s batch took %s", what, took)
+				}
+				time.Sleep(time.Second)
+			}
+		}
+		if sink.hurry {
+			t.Error("a call had less than its time, or no end")
+		}
+	})
+}
+
+// A caller whose time is over before its turn has sent nothing.
+func TestACallThatNeverHasItsTurnIsNotTried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := NewCaller(&stuck{})
+		long, cancel := context.WithCancel(t.Context())
+		var working sync.WaitGroup
+		for range 2 { // one has the turn, and one waits for it
+			working.Go(func() { c.Publish(long, []Message{{Destination: "stuck"}}) })
+		}
+		synctest.Wait()
+		short, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		if outcomes := c.Publish(short, make([]Message, 3)); len(outcomes) != 3 || !errors.Is(outcomes[2], ErrNotTried) {
+			t.Errorf("%v", outcomes)
+		}
+		cancel()
+		working.Wait()
+	})
+}
