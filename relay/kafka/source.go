@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -63,13 +64,20 @@ func OpenSource(config Config, of SourceConfig) (*Source, error) {
 	return &Source{config: config, of: of}, nil
 }
 
-// Probe waits for an answer from a broker. It does not join the group: a bridge that runs would lose partitions to it.
+// Probe looks for the topic. It does not join the group: a bridge that runs would lose partitions to it.
 func (s *Source) Probe(ctx context.Context) error {
 	c, err := open(ctx, s.config)
 	if err != nil {
 		return err
 	}
-	c.Close()
+	defer c.Close()
+	topics, err := kadm.NewClient(c.Client).ListTopics(ctx, s.of.Topic)
+	if err == nil {
+		err = topics.Error()
+	}
+	if err != nil {
+		return fmt.Errorf("look for topic %s: %w", s.of.Topic, err)
+	}
 	return nil
 }
 
@@ -91,8 +99,8 @@ func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) 
 	fetches := s.client.PollRecords(ctx, most)
 	var errs []error
 	fetches.EachError(func(topic string, partition int32, err error) {
-		if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
-			errs = append(errs, fmt.Errorf("fetch from topic %s, partition %d: %w", topic, partition, err))
+		if !passes(partition, err) {
+			errs = append(errs, fmt.Errorf("fetch from %s: %w", place(topic, partition), err))
 		}
 	})
 	if len(errs) > 0 {
@@ -116,6 +124,25 @@ func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) 
 		return nil, s.client.connection.lost()
 	}
 	return messages, nil
+}
+
+// passes reports whether the client recovers from an error by itself, such as from the end of a Fetch's time or the
+// election of a leader. That the whole topic is gone, or was deleted and created again, does not pass.
+func passes(partition int32, err error) bool {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return true
+	case errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.UnknownTopicOrPartition) && partition < 0:
+		return false
+	}
+	return kerr.IsRetriable(err)
+}
+
+func place(topic string, partition int32) string {
+	if partition < 0 { // the whole topic
+		return "topic " + topic
+	}
+	return fmt.Sprintf("topic %s, partition %d", topic, partition)
 }
 
 // Lag implements [bridge.Lagging].
@@ -210,7 +237,7 @@ func (s *Source) connected() error {
 		kgo.ConsumerGroup(s.of.Group), kgo.ConsumeTopics(s.of.Topic), kgo.DisableAutoCommit(),
 		kgo.SessionTimeout(sessionTimeout),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxBytes(maxFetchBytes),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepRetryableFetchErrors()) // see passes
 	if c.Client, err = kgo.NewClient(options...); err != nil {
 		return fmt.Errorf("make a client of Kafka: %w", err)
 	}

@@ -2,14 +2,17 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/posthaste-dev/posthaste/bridge"
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
@@ -123,5 +126,55 @@ func TestAProbeDoesNotJoinTheGroup(t *testing.T) {
 	fetch("2")
 	if m, g := running.client.GroupMetadata(); m != member || g != generation {
 		t.Errorf("member %s of generation %d, before %s of %d", m, g, member, generation)
+	}
+}
+
+// A topic that does not exist, or not any more, is an error, and not a topic without messages. Once it is created, its
+// messages come.
+func TestATopicThatDoesNotExistIsAnError(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	config := b.config()
+	config.User, config.Password, config.PasswordFile = "admin", "admin", ""
+	s, err := OpenSource(config, SourceConfig{Topic: topic, Group: "g"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	// A bridge gives a Fetch five seconds, and its owner's lease ten.
+	fetch := func(until func(got []bridge.Message, err error) bool) {
+		t.Helper()
+		for ctx.Err() == nil {
+			short, cancel := context.WithTimeout(ctx, 2*time.Second)
+			got, err := s.Fetch(short, 10)
+			cancel()
+			if until(got, err) {
+				return
+			}
+		}
+		t.Fatal("in vain")
+	}
+	sink := b.Sink()
+	defer sink.Close()
+	create := func() {}
+	for _, id := range []string{"1", "2"} {
+		create()
+		if err := s.Probe(ctx); err != nil {
+			t.Errorf("Probe of the topic: %v", err)
+		}
+		for {
+			outcomes := sink.Publish(ctx, []relay.Message{{ID: id, Destination: topic}})
+			if outcomes[0] == nil {
+				break
+			}
+		}
+		fetch(func(got []bridge.Message, err error) bool { return len(got) == 1 && got[0].ID == id })
+		create = b.Delete()
+		if err := s.Probe(ctx); !errors.Is(err, kerr.UnknownTopicOrPartition) {
+			t.Errorf("Probe of no topic: %v", err)
+		}
+		fetch(func(got []bridge.Message, err error) bool { return errors.Is(err, kerr.UnknownTopicOrPartition) })
 	}
 }
