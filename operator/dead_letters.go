@@ -152,8 +152,8 @@ func (o *Operator) GrowingDeadLetterGroups(ctx context.Context, f DeadLetterFilt
 	return groups, nil
 }
 
-// countPage is how many dead letters one counting statement reads.
-const countPage = 50_000
+// lettersAtOnce is how many dead letters one statement reads to count them or to find those to act on.
+const lettersAtOnce = 50_000
 
 // CountDeadLetters counts the dead letters that match f: those that ReplayDeadLetters and DismissDeadLetters would act
 // on now. It uses as many statements as it needs: with millions, only the caller's ctx ends it.
@@ -168,7 +168,7 @@ func (o *Operator) CountDeadLetters(ctx context.Context, f DeadLetterFilter) (n 
 			return 0, fmt.Errorf("count dead letters: %w", tooMany(err))
 		}
 		n += page.Meant
-		if page.Seen < countPage {
+		if page.Seen < lettersAtOnce {
 			return n, nil
 		}
 		p.After = page.LastSeen
@@ -223,7 +223,7 @@ func (o *Operator) countDeadLetters(ctx context.Context,
 	defer cancel()
 	err = o.byIndex(ctx, func(db *sqlgen.Queries) error {
 		page, err = db.CountDeadLetters(ctx, sqlgen.CountDeadLettersParams{
-			After: p.After, Before: p.Before, MaxSeen: countPage,
+			After: p.After, Before: p.Before, MaxSeen: lettersAtOnce,
 			Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode,
 			Key: p.Key, TenantID: p.TenantID,
 			CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince,

@@ -26,8 +26,8 @@ type BulkProgress struct {
 	Matched int64 // dead letters that matched at the beginning; not counted when it continues with After
 	Done    int64 // replayed or dismissed so far
 	Passed  int64 // skipped, because something else happened to them meanwhile
-	// Last is the newest job that was examined, by when it was enqueued; zero before the first. With it as After in the
-	// filter, the act continues behind it.
+	// Last is the newest dead letter that was examined, by when it was enqueued; zero before the first. With it as After
+	// in the filter, the act continues behind it.
 	Last outbox.ID
 	// FailedUntil limits the act: jobs that become dead letters from then on are not touched. With it in the filter, an
 	// interrupted act can be started again without replaying a second time what it had replayed and what has failed
@@ -64,7 +64,7 @@ const (
 // ReplayDeadLetters makes the dead letters that match f pending again, oldest first, with all their attempts. With a
 // rate above 0, at most that many become due per second, evenly spread, and it waits in between; stop it by leaving the
 // loop or by ending ctx. It yields its progress once before it does anything and then after every statement, and
-// finally an error if there is one.
+// finally an error if there is one. A statement looks at up to 50 000 dead letters, and may find none that matches.
 //
 // Each statement is complete in itself: whenever the caller stops or dies, every job is either replayed and due within
 // a second, or a dead letter as before. Two at once share the work. None replays a job twice: a job that fails again
@@ -139,7 +139,7 @@ func (o *Operator) actOnMany(ctx context.Context, f DeadLetterFilter, page int, 
 				yield(progress, err)
 				return
 			}
-			if found.n == 0 {
+			if !found.last.Valid {
 				return
 			}
 			params.After, progress.Last = found.last, found.last.Bytes
@@ -232,8 +232,8 @@ const writing = `pg_locks WHERE locktype = 'transactionid' AND mode = 'Exclusive
 // pageOf is a page of matching dead letters.
 type pageOf struct {
 	n    int
-	last pgtype.UUID
-	more bool // there may be others behind it
+	last pgtype.UUID // up to which all were examined, whether or not they match; NULL if none was
+	more bool        // there may be others behind it
 }
 
 func (o *Operator) actOnPage(ctx context.Context, params sqlgen.FindDeadLettersParams,
@@ -241,23 +241,33 @@ func (o *Operator) actOnPage(ctx context.Context, params sqlgen.FindDeadLettersP
 ) (found pageOf, done int, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	rows, err := o.db.FindDeadLetters(ctx, params)
+	var rows []sqlgen.FindDeadLettersRow
+	params.MaxSeen = lettersAtOnce
+	err = o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
+		rows, err = db.FindDeadLetters(ctx, params)
+		return err
+	})
 	if err != nil {
 		return found, 0, fmt.Errorf("find dead letters: %w", tooMany(err))
 	}
-	if len(rows) == 0 {
-		return found, 0, nil
-	}
 	ids, epochs := make([]pgtype.UUID, 0, len(rows)), make([]int64, 0, len(rows))
 	bytes := 0
+	found.more = len(rows) == int(params.MaxRows)
 	for _, row := range rows {
-		if bytes += int(row.PayloadBytes); bytes > actBytes && len(ids) > 0 {
-			break
+		if row.Meant {
+			if bytes += int(row.PayloadBytes); bytes > actBytes && len(ids) > 0 {
+				found.more = true
+				break
+			}
+			ids, epochs = append(ids, row.ID), append(epochs, row.Epoch)
 		}
-		ids, epochs = append(ids, row.ID), append(epochs, row.Epoch)
+		found.last, found.more = row.ID, found.more || row.IsLast
+	}
+	if found.n = len(ids); found.n == 0 {
+		return found, 0, nil
 	}
 	acted, err := act(ctx, ids, epochs)
-	return pageOf{len(ids), ids[len(ids)-1], len(ids) < len(rows) || len(rows) == int(params.MaxRows)}, len(acted), err
+	return found, len(acted), err
 }
 
 // ReplayEdited makes a dead letter pending again with another payload. The payload must be JSON if the old one had to

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -564,13 +565,13 @@ func TestMatchedDeadLettersIncludeThoseOfASettlementUnderWay(t *testing.T) {
 func TestDeadLettersAreCountedInParts(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
-	storeDead(t, db, 2*operator.CountPage+1)
+	storeDead(t, db, 2*operator.LettersAtOnce+1)
 	exec(t, db, `UPDATE outbox.jobs SET kind = 'bill' WHERE id IN ((SELECT min(id::text)::uuid FROM outbox.jobs), (SELECT max(id::text)::uuid FROM outbox.jobs))`)
 	for _, c := range []struct {
 		f    operator.DeadLetterFilter
 		want int64
 	}{
-		{operator.DeadLetterFilter{}, 2*operator.CountPage + 1},
+		{operator.DeadLetterFilter{}, 2*operator.LettersAtOnce + 1},
 		{operator.DeadLetterFilter{Kind: "bill"}, 2},
 		{operator.DeadLetterFilter{Key: "none"}, 0},
 		{operator.DeadLetterFilter{CreatedUntil: time.Now().Add(-24 * time.Hour)}, 0},
@@ -579,5 +580,50 @@ func TestDeadLettersAreCountedInParts(t *testing.T) {
 		if n, err := o.CountDeadLetters(t.Context(), c.f); err != nil || n != c.want {
 			t.Errorf("%+v: %d, %v, want %d", c.f, n, err, c.want)
 		}
+	}
+}
+
+// An act on the oldest of many dead letters looks at some of them in each statement, and so comes to an end; and at no
+// more than it acts on, if all match.
+func TestActsOnDeadLettersFindThemInParts(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	storeDead(t, db, 2*operator.LettersAtOnce+1)
+	exec(t, db, `UPDATE outbox.jobs SET kind = 'bill' WHERE id = (SELECT min(id::text)::uuid FROM outbox.jobs)`)
+	exec(t, db, `ANALYZE outbox.jobs`)
+	bills := operator.DeadLetterFilter{Kind: "bill"}
+
+	op, err := o.StartOperation(t.Context(), operator.OperationSpec{Act: operator.ReplayLetters, Filter: bills})
+	if err != nil || op.Matched != 1 {
+		t.Fatalf("started %+v, %v; want one matched", op, err)
+	}
+	var steps []string
+	run(t, o, o, op.ID, func(op operator.Operation) bool {
+		steps = append(steps, fmt.Sprint(op.Done, op.Passed, finished(op)))
+		return finished(op)
+	})
+	if want := []string{"1 0 false", "1 0 false", "1 0 true"}; !slices.Equal(steps, want) {
+		t.Errorf("done, passed and finished after each step of the operation: %q, want %q", steps, want)
+	}
+
+	steps = nil
+	for p, err := range o.DismissDeadLetters(t.Context(), bills) {
+		steps = append(steps, fmt.Sprint(p.Done, p.Passed, !p.Last.IsZero(), err))
+	}
+	if want := []string{"0 0 false <nil>", "0 0 true <nil>", "0 0 true <nil>"}; !slices.Equal(steps, want) {
+		t.Errorf("progress of an act on none: %q, want %q", steps, want)
+	}
+
+	var plans []string
+	for p, err := range o.Planned(&plans).DismissDeadLetters(t.Context(), operator.DeadLetterFilter{After: outbox.ID{15: 1}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Done > 0 {
+			break
+		}
+	}
+	if plan := plans[len(plans)-1]; !regexp.MustCompile(`jobs_dead_letter_idx on jobs .*actual rows=50[01] `).MatchString(plan) {
+		t.Errorf("the first 500 are found so:\n%s", plan)
 	}
 }

@@ -106,6 +106,6 @@ func (tx plannedTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 }
 
 const (
-	CountPage = countPage
-	AsCounted = asCounted
+	LettersAtOnce = lettersAtOnce
+	AsCounted     = asCounted
 )

@@ -458,10 +458,7 @@ func (o *Operator) stepOnLetters(ctx context.Context, s operationStep) error {
 		return err
 	}
 	return o.db.AdvanceOperation(ctx, sqlgen.AdvanceOperationParams{
-		ID: taken.ID, Done: int64(done), Passed: int64(found.n - done), Position: pgtype.UUID{
-			Bytes: found.last.Bytes,
-			Valid: found.n > 0,
-		},
+		ID: taken.ID, Done: int64(done), Passed: int64(found.n - done), Position: found.last,
 		Pause: pgvalue.Interval(time.Duration(done) * s.spacing), Finished: !found.more,
 	})
 }

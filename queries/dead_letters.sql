@@ -111,23 +111,33 @@ ORDER BY jobs DESC, letter.kind, letter.queue, letter.tenant_id, letter.error_co
 LIMIT @max_rows;
 
 -- name: FindDeadLetters :many
--- FindDeadLetters returns up to @max_rows dead letters with an id between @after and @before, oldest first, for an act
--- on many. The epoch shows the act that the job has not changed since, and the size how many fit into a statement.
-SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes
-FROM outbox.jobs
-WHERE jobs.status IN ('failed', 'dead')
-  AND jobs.id > @after AND jobs.id < @before
-  AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
-  AND (@kind::text = '' OR jobs.kind = @kind)
-  AND (@queue::text = '' OR jobs.queue = @queue)
-  AND (@status::text = '' OR jobs.status::text = @status)
-  AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
-  AND (@key::text = '' OR jobs.key = @key)
-  AND (sqlc.narg(tenant_id)::uuid IS NULL OR jobs.tenant_id = sqlc.narg(tenant_id))
-  AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
-  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
-  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until
-ORDER BY jobs.id
+-- FindDeadLetters looks at the first @max_seen dead letters with an id between @after and @before, oldest first, and
+-- returns up to @max_rows that match the filter, for an act on many. If it has looked at so many, it returns the last
+-- of them in any case, with is_last: the next statement continues after it, and each takes a bounded time however few
+-- match. The epoch shows the act that the job has not changed since, and the size how many fit into a statement.
+WITH letter AS (
+    SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes,
+           ((@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
+               AND (@kind::text = '' OR jobs.kind = @kind)
+               AND (@queue::text = '' OR jobs.queue = @queue)
+               AND (@status::text = '' OR jobs.status::text = @status)
+               AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
+               AND (@key::text = '' OR jobs.key = @key)
+               AND (sqlc.narg(tenant_id)::uuid IS NULL OR jobs.tenant_id = sqlc.narg(tenant_id))
+               AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
+               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
+               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until) IS TRUE AS meant,
+           row_number() OVER (ORDER BY jobs.id, jobs.error_fingerprint) = @max_seen::bigint AS is_last
+    FROM outbox.jobs
+    WHERE jobs.status IN ('failed', 'dead')
+      AND jobs.id > @after AND jobs.id < @before
+    ORDER BY jobs.id, jobs.error_fingerprint
+    LIMIT @max_seen::bigint
+)
+SELECT letter.id, letter.epoch, letter.payload_bytes, letter.meant::boolean AS meant, letter.is_last::boolean AS is_last
+FROM letter
+WHERE letter.meant OR letter.is_last
+ORDER BY letter.id
 LIMIT @max_rows;
 
 -- name: ReplayJobs :many

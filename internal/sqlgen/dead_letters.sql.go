@@ -146,27 +146,34 @@ func (q *Queries) DismissJobs(ctx context.Context, arg DismissJobsParams) ([]pgt
 }
 
 const FindDeadLetters = `-- name: FindDeadLetters :many
-SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes
-FROM outbox.jobs
-WHERE jobs.status IN ('failed', 'dead')
-  AND jobs.id > $1 AND jobs.id < $2
-  AND ($3::text = '' OR jobs.error_fingerprint = $3)
-  AND ($4::text = '' OR jobs.kind = $4)
-  AND ($5::text = '' OR jobs.queue = $5)
-  AND ($6::text = '' OR jobs.status::text = $6)
-  AND ($7::text = '' OR jobs.last_error_code = $7)
-  AND ($8::text = '' OR jobs.key = $8)
-  AND ($9::uuid IS NULL OR jobs.tenant_id = $9)
-  AND jobs.created_at >= $10 AND jobs.created_at < $11
-  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $12
-  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $13
-ORDER BY jobs.id
-LIMIT $14
+WITH letter AS (
+    SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes,
+           (($2::text = '' OR jobs.error_fingerprint = $2)
+               AND ($3::text = '' OR jobs.kind = $3)
+               AND ($4::text = '' OR jobs.queue = $4)
+               AND ($5::text = '' OR jobs.status::text = $5)
+               AND ($6::text = '' OR jobs.last_error_code = $6)
+               AND ($7::text = '' OR jobs.key = $7)
+               AND ($8::uuid IS NULL OR jobs.tenant_id = $8)
+               AND jobs.created_at >= $9 AND jobs.created_at < $10
+               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $11
+               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $12) IS TRUE AS meant,
+           row_number() OVER (ORDER BY jobs.id, jobs.error_fingerprint) = $13::bigint AS is_last
+    FROM outbox.jobs
+    WHERE jobs.status IN ('failed', 'dead')
+      AND jobs.id > $14 AND jobs.id < $15
+    ORDER BY jobs.id, jobs.error_fingerprint
+    LIMIT $13::bigint
+)
+SELECT letter.id, letter.epoch, letter.payload_bytes, letter.meant::boolean AS meant, letter.is_last::boolean AS is_last
+FROM letter
+WHERE letter.meant OR letter.is_last
+ORDER BY letter.id
+LIMIT $1
 `
 
 type FindDeadLettersParams struct {
-	After        pgtype.UUID
-	Before       pgtype.UUID
+	MaxRows      int32
 	Fingerprint  string
 	Kind         string
 	Queue        string
@@ -178,21 +185,26 @@ type FindDeadLettersParams struct {
 	CreatedUntil pgtype.Timestamptz
 	FailedSince  pgtype.Timestamptz
 	FailedUntil  pgtype.Timestamptz
-	MaxRows      int32
+	MaxSeen      int64
+	After        pgtype.UUID
+	Before       pgtype.UUID
 }
 
 type FindDeadLettersRow struct {
 	ID           pgtype.UUID
 	Epoch        int64
 	PayloadBytes int32
+	Meant        bool
+	IsLast       bool
 }
 
-// FindDeadLetters returns up to @max_rows dead letters with an id between @after and @before, oldest first, for an act
-// on many. The epoch shows the act that the job has not changed since, and the size how many fit into a statement.
+// FindDeadLetters looks at the first @max_seen dead letters with an id between @after and @before, oldest first, and
+// returns up to @max_rows that match the filter, for an act on many. If it has looked at so many, it returns the last
+// of them in any case, with is_last: the next statement continues after it, and each takes a bounded time however few
+// match. The epoch shows the act that the job has not changed since, and the size how many fit into a statement.
 func (q *Queries) FindDeadLetters(ctx context.Context, arg FindDeadLettersParams) ([]FindDeadLettersRow, error) {
 	rows, err := q.db.Query(ctx, FindDeadLetters,
-		arg.After,
-		arg.Before,
+		arg.MaxRows,
 		arg.Fingerprint,
 		arg.Kind,
 		arg.Queue,
@@ -204,7 +216,9 @@ func (q *Queries) FindDeadLetters(ctx context.Context, arg FindDeadLettersParams
 		arg.CreatedUntil,
 		arg.FailedSince,
 		arg.FailedUntil,
-		arg.MaxRows,
+		arg.MaxSeen,
+		arg.After,
+		arg.Before,
 	)
 	if err != nil {
 		return nil, err
@@ -213,7 +227,13 @@ func (q *Queries) FindDeadLetters(ctx context.Context, arg FindDeadLettersParams
 	var items []FindDeadLettersRow
 	for rows.Next() {
 		var i FindDeadLettersRow
-		if err := rows.Scan(&i.ID, &i.Epoch, &i.PayloadBytes); err != nil {
+		if err := rows.Scan(
+			&i.ID,
+			&i.Epoch,
+			&i.PayloadBytes,
+			&i.Meant,
+			&i.IsLast,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
