@@ -26,8 +26,8 @@ type BulkProgress struct {
 	Matched int64 // dead letters that matched at the beginning; not counted when it continues with After
 	Done    int64 // replayed or dismissed so far
 	Passed  int64 // skipped, because something else happened to them meanwhile
-	// Last is the newest dead letter that was examined, by when it was enqueued; zero before the first. With it as After
-	// in the filter, the act continues behind it.
+	// Last is the newest dead letter that was examined, by when it was enqueued; zero before the first. With it as
+	// After in the filter, the act continues behind it.
 	Last outbox.ID
 	// FailedUntil limits the act: jobs that become dead letters from then on are not touched. With it in the filter, an
 	// interrupted act can be started again without replaying a second time what it had replayed and what has failed

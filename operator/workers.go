@@ -16,7 +16,7 @@ type Worker struct {
 	Queues    map[string]int // with how many jobs of each it runs at once
 	Kinds     []string       // with a handler
 	Listening bool           // whether notifications reach it; otherwise it polls
-	Running   int64          // jobs whose leases it holds
+	Running   int64          // jobs whose leases it holds, or held until less than ten minutes ago
 	StartedAt time.Time
 	SeenAt    time.Time
 	Missing   bool // not seen for longer than two reports take

@@ -297,11 +297,29 @@ HAVING count(*) > 0;
 
 -- name: ListLongestRunning :many
 -- ListLongestRunning returns the jobs of a queue that have run longest, of a @tenant or of any. It reads all that runs,
--- which is as much as workers have room for.
+-- which is as much as workers have room for, except jobs whose leases lapsed more than ten minutes ago (see
+-- ExplainWaits).
+WITH longest AS MATERIALIZED (
+    SELECT found.id
+    FROM (
+        SELECT jobs.id, jobs.started_at, jobs.queue, jobs.tenant_id
+        FROM outbox.jobs
+        WHERE jobs.status = 'running'
+          AND jobs.lease_expires_at > statement_timestamp() - interval '10 minutes'
+        UNION ALL
+        SELECT jobs.id, jobs.started_at, jobs.queue, jobs.tenant_id
+        FROM outbox.lease_extensions AS beside
+        JOIN outbox.jobs ON jobs.id = ANY (ARRAY[beside.job_id]) AND jobs.epoch = beside.epoch
+        WHERE jobs.status::text = 'running'
+          AND jobs.lease_expires_at <= statement_timestamp() - interval '10 minutes'
+    ) AS found
+    WHERE found.queue = @queue::text
+      AND (sqlc.narg('tenant')::uuid IS NULL OR found.tenant_id = sqlc.narg('tenant')::uuid)
+    ORDER BY found.started_at, found.id
+    LIMIT @max_rows
+)
 SELECT {{open "jobs"}}
-FROM outbox.jobs
-WHERE jobs.status = 'running'
-  AND jobs.queue = @queue
-  AND (sqlc.narg('tenant')::uuid IS NULL OR jobs.tenant_id = sqlc.narg('tenant'))
+FROM longest
+JOIN outbox.jobs ON jobs.id = ANY (ARRAY[longest.id])
 ORDER BY jobs.started_at, jobs.id
 LIMIT @max_rows;

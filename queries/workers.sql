@@ -21,17 +21,28 @@ DELETE FROM outbox.workers
 WHERE seen_at < statement_timestamp() - @keep::interval;
 
 -- name: ListWorkers :many
--- ListWorkers returns the dispatchers that were seen recently, by name, and the jobs that each is running now.
+-- ListWorkers returns the dispatchers that were seen recently, by name, and the jobs that each is running now, except
+-- those whose leases lapsed more than ten minutes ago (see ExplainWaits).
 SELECT workers.worker, workers.version, workers.queues, workers.concurrency, workers.kinds, workers.hearing,
        workers.started_at, workers.seen_at,
        extract(epoch FROM statement_timestamp() - workers.seen_at)::double precision AS seen_seconds_ago,
        coalesce(busy.jobs, 0)::bigint AS running
 FROM outbox.workers
 LEFT JOIN (
-    SELECT jobs.lease_owner, count(*) AS jobs
-    FROM outbox.jobs
-    WHERE jobs.status = 'running'
-    GROUP BY jobs.lease_owner
+    SELECT found.lease_owner, count(*) AS jobs
+    FROM (
+        SELECT jobs.lease_owner
+        FROM outbox.jobs
+        WHERE jobs.status = 'running'
+          AND jobs.lease_expires_at > statement_timestamp() - interval '10 minutes'
+        UNION ALL
+        SELECT jobs.lease_owner
+        FROM outbox.lease_extensions AS beside
+        JOIN outbox.jobs ON jobs.id = ANY (ARRAY[beside.job_id]) AND jobs.epoch = beside.epoch
+        WHERE jobs.status::text = 'running'
+          AND jobs.lease_expires_at <= statement_timestamp() - interval '10 minutes'
+    ) AS found
+    GROUP BY found.lease_owner
 ) AS busy ON busy.lease_owner = workers.worker
 ORDER BY workers.worker
 LIMIT 10000;

@@ -706,6 +706,25 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 }
 
 const ListLongestRunning = `-- name: ListLongestRunning :many
+WITH longest AS MATERIALIZED (
+    SELECT found.id
+    FROM (
+        SELECT jobs.id, jobs.started_at, jobs.queue, jobs.tenant_id
+        FROM outbox.jobs
+        WHERE jobs.status = 'running'
+          AND jobs.lease_expires_at > statement_timestamp() - interval '10 minutes'
+        UNION ALL
+        SELECT jobs.id, jobs.started_at, jobs.queue, jobs.tenant_id
+        FROM outbox.lease_extensions AS beside
+        JOIN outbox.jobs ON jobs.id = ANY (ARRAY[beside.job_id]) AND jobs.epoch = beside.epoch
+        WHERE jobs.status::text = 'running'
+          AND jobs.lease_expires_at <= statement_timestamp() - interval '10 minutes'
+    ) AS found
+    WHERE found.queue = $2::text
+      AND ($3::uuid IS NULL OR found.tenant_id = $3::uuid)
+    ORDER BY found.started_at, found.id
+    LIMIT $1
+)
 SELECT jobs.id AS id, jobs.tenant_id AS tenant_id, jobs.kind AS kind, jobs.priority AS priority,
     jobs.attempt AS attempt, jobs.max_attempts AS max_attempts, jobs.lost_leases AS lost_leases,
     jobs.epoch AS epoch, coalesce(jobs.key, '')::text AS key,
@@ -718,18 +737,16 @@ SELECT jobs.id AS id, jobs.tenant_id AS tenant_id, jobs.kind AS kind, jobs.prior
     coalesce(jobs.last_error_message, '')::text AS error_message,
     jobs.cancel_requested_at AS cancel_requested_at, jobs.parent_id AS parent_id,
     jobs.lease_expires_at AS lease_expires_at, NULL::timestamptz AS finished_at
-FROM outbox.jobs
-WHERE jobs.status = 'running'
-  AND jobs.queue = $1
-  AND ($2::uuid IS NULL OR jobs.tenant_id = $2)
+FROM longest
+JOIN outbox.jobs ON jobs.id = ANY (ARRAY[longest.id])
 ORDER BY jobs.started_at, jobs.id
-LIMIT $3
+LIMIT $1
 `
 
 type ListLongestRunningParams struct {
+	MaxRows int32
 	Queue   string
 	Tenant  pgtype.UUID
-	MaxRows int32
 }
 
 type ListLongestRunningRow struct {
@@ -763,9 +780,10 @@ type ListLongestRunningRow struct {
 }
 
 // ListLongestRunning returns the jobs of a queue that have run longest, of a @tenant or of any. It reads all that runs,
-// which is as much as workers have room for.
+// which is as much as workers have room for, except jobs whose leases lapsed more than ten minutes ago (see
+// ExplainWaits).
 func (q *Queries) ListLongestRunning(ctx context.Context, arg ListLongestRunningParams) ([]ListLongestRunningRow, error) {
-	rows, err := q.db.Query(ctx, ListLongestRunning, arg.Queue, arg.Tenant, arg.MaxRows)
+	rows, err := q.db.Query(ctx, ListLongestRunning, arg.MaxRows, arg.Queue, arg.Tenant)
 	if err != nil {
 		return nil, err
 	}
