@@ -256,7 +256,8 @@ func (s *SignIn) Confirm(ctx context.Context, p Person) (Person, error) {
 }
 
 // EndURL returns where the person signs out at the provider, which sends them back to an address that is registered
-// there; "" if the provider has no such endpoint, or does not answer. An ID token of theirs saves them a question.
+// there; "" if the provider has no such endpoint, or does not answer. With an ID token the provider asks them no
+// question.
 func (s *SignIn) EndURL(ctx context.Context, idToken, back string) string {
 	found, err := s.discover(ctx)
 	if err != nil || found.end == "" {

@@ -211,8 +211,8 @@ func (t *Tokens) List(ctx context.Context) ([]TokenInfo, error) {
 	return infos, nil
 }
 
-// Revoke ends a token for good, by its id. Every process refuses it within 5 seconds. It returns [ErrNoToken] if there
-// is none.
+// Revoke ends a token permanently, by its id. Every process refuses it within 5 seconds. It returns [ErrNoToken] if
+// there is none.
 func (t *Tokens) Revoke(ctx context.Context, id, actor string) (TokenInfo, error) {
 	if !idForm.MatchString(id) {
 		return TokenInfo{}, fmt.Errorf("revoke token %.40q: %w", id, ErrNoToken)

@@ -9,7 +9,7 @@ import (
 	"github.com/posthaste-dev/posthaste/watch"
 )
 
-// Queue counts the jobs in a queue and tells whether it is worked.
+// Queue counts the jobs in a queue and reports whether it is worked.
 type Queue struct {
 	Queue       string           `json:"queue"`
 	PausedSince time.Time        `json:"pausedSince,omitzero"`

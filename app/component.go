@@ -21,7 +21,7 @@ type Component struct {
 	Ready       func() error                // why it does not work, or works in part (ErrDegraded), while it runs
 	Pool        *pgxpool.Pool               // its connections, closed at the end of the process; nil means none
 	QuickPool   *pgxpool.Pool               // more of them, for statements that the others must not delay
-	NeedsSchema bool                        // start only once the schema is there
+	NeedsSchema bool                        // start only once the schema exists
 
 	// Dispatching, if set, receives the presence of the process's dispatcher, if it has one, before anything runs.
 	Dispatching func(dispatcher.Presence)

@@ -17,7 +17,7 @@ func newReadyMetric(looks *readiness) readyMetric {
 // Describe sends the description.
 func (m readyMetric) Describe(descs chan<- *prometheus.Desc) { descs <- m.desc }
 
-// Collect sends both values, and none before the first look.
+// Collect sends both values, and none before the first check.
 func (m readyMetric) Collect(metrics chan<- prometheus.Metric) {
 	m.looks.mu.Lock()
 	defer m.looks.mu.Unlock()

@@ -25,7 +25,7 @@ type Config struct {
 	// GET, or one over https into one without: such a redirect is a [*Problem].
 	HTTP     *http.Client
 	Attempts int           // of a request that may be repeated; 0 means 4, 1 repeats nothing
-	MaxWait  time.Duration // the longest wait between attempts, whatever Retry-After says; 0 means 30 s
+	MaxWait  time.Duration // the longest wait between attempts, whatever Retry-After asks for; 0 means 30 s
 }
 
 // A Client accesses one API. It is safe for concurrent use.

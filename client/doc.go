@@ -7,7 +7,7 @@
 //		Kind: "receipt.send", Payload: map[string]any{"orderId": 7}, IdempotencyKey: "receipt-7",
 //	})
 //
-// If the API does not answer with the requested result, methods return a [*Problem]. Its Outcome tells whether nothing
+// If the API does not answer with the requested result, methods return a [*Problem]. Its Outcome states whether nothing
 // was done, or that this is unknown: not every problem is a refusal. A request is repeated only where the API declares
 // that safe: when it only reads, when it enqueues with idempotency keys, and when the server reports that nothing was
 // done (429).

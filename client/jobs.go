@@ -214,7 +214,7 @@ type JobPage struct {
 
 // Enqueue stores a job: when it returns, the job is committed. With an IdempotencyKey it is repeated if no answer
 // comes, and then answers as it did the first time. Without one, an error leaves it open whether the job is stored,
-// unless it is a [*Problem] whose Outcome tells.
+// unless it is a [*Problem] whose Outcome states it.
 func (c *Client) Enqueue(ctx context.Context, job NewJob) (Accepted, error) {
 	r := post("/jobs", job)
 	r.repeatable = job.IdempotencyKey != ""

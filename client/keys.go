@@ -20,7 +20,7 @@ type Key struct {
 	ParkedSince  time.Time `json:"parkedSince,omitzero"` // none of its jobs starts until it is unblocked
 	ParkedFor    string    `json:"parkedFor,omitempty"`  // the dead letter that parked it
 	ParksAt      time.Time `json:"parksAt,omitzero"`
-	Blocks       string    `json:"blocks,omitempty"` // of a key by itself: stands for the dead letters that block it
+	Blocks       string    `json:"blocks,omitempty"` // of one key, not of a list: stands for its dead letters
 }
 
 // KeyFilter selects keys with blocked jobs, or parked ones.

@@ -59,7 +59,7 @@ const (
 	OutcomeDone    ProblemOutcome = "done"    // it is done; only the resulting state could not be read
 )
 
-// Problem is the reason for which a request failed (RFC 9457); its Outcome tells whether it was done all the same.
+// Problem is the reason for which a request failed (RFC 9457); its Outcome states whether it was done all the same.
 // Match it with errors.AsType:
 //
 //	if p, ok := errors.AsType[*client.Problem](err); ok && p.Code == client.CodeJobNotFound { … }

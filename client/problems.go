@@ -36,7 +36,7 @@ type Findings struct {
 type Overview struct {
 	AsOf          time.Time       `json:"asOf"`
 	Estimated     bool            `json:"estimated,omitempty"`     // waiting jobs were counted on a sample of the table
-	OldestUnknown bool            `json:"oldestUnknown,omitempty"` // nobody has looked for the oldest due jobs
+	OldestUnknown bool            `json:"oldestUnknown,omitempty"` // the oldest due jobs have not been read
 	Queues        []OverviewQueue `json:"queues"`
 	Enqueued      int64           `json:"enqueued,omitempty"` // only ever grows, like Closed; for all tenants only
 	Closed        int64           `json:"closed,omitempty"`

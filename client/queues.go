@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Queue counts the jobs in a queue and tells whether it is worked.
+// Queue counts the jobs in a queue and reports whether it is worked.
 type Queue struct {
 	Queue       string           `json:"queue"`
 	PausedSince time.Time        `json:"pausedSince,omitzero"`
@@ -20,7 +20,7 @@ type Queues struct {
 	AsOf   time.Time `json:"asOf"` // when they were counted
 }
 
-// QueueState tells whether a queue is paused.
+// QueueState reports whether a queue is paused.
 type QueueState struct {
 	Queue  string `json:"queue"`
 	Paused bool   `json:"paused"`
@@ -38,7 +38,7 @@ type QueueLimits struct {
 	Rate       *Rate `json:"rate,omitempty"`
 }
 
-// LimitedQueue tells which limits a queue has.
+// LimitedQueue has the limits of a queue.
 type LimitedQueue struct {
 	Queue      string `json:"queue"`
 	MaxRunning int    `json:"maxRunning,omitempty"` // 0 means no limit

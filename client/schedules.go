@@ -56,7 +56,7 @@ type ScheduleFields struct {
 	OnLapse          *string  `json:"onLapse,omitempty"`
 }
 
-// ScheduleNext tells when a schedule ticks next.
+// ScheduleNext has the time of the next tick of a schedule.
 type ScheduleNext struct {
 	Name   string    `json:"name"`
 	NextAt time.Time `json:"nextAt"`
@@ -68,7 +68,7 @@ type DeletedSchedule struct {
 	Deleted bool   `json:"deleted"` // always true
 }
 
-// ScheduleState tells whether a schedule is paused.
+// ScheduleState reports whether a schedule is paused.
 type ScheduleState struct {
 	Name   string `json:"name"`
 	Paused bool   `json:"paused"`

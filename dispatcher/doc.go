@@ -22,7 +22,7 @@
 // process killed with a job in its buffer uses up an attempt. While a lease is live, the job belongs to this process
 // alone. Nothing that a worker writes after losing the lease takes effect, because every write names the epoch of its
 // claim. Handlers may see a job again after a crash, a lost connection or a stalled process: make them idempotent with
-// job.Complete, inbox.Once, or by looking at domain state under lock before the side effect.
+// job.Complete, inbox.Once, or by checking domain state under lock before the side effect.
 package dispatcher
 
 // The rest is for people who change this package.

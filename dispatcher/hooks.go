@@ -30,7 +30,7 @@ func OnSuccess[T outbox.Args](m *Mux, hook func(ctx context.Context, job *outbox
 }
 
 // OnResult registers a hook as [OnSuccess] does, for a kind whose handler returns a result, and passes the result to
-// the hook. It does not pass on a sealed result: the hook of such a job fails for good, with the error code
+// the hook. It does not pass on a sealed result: the hook of such a job fails permanently, with the error code
 // undecodable_result. Use [OnSuccess] and package await for such kinds.
 func OnResult[T outbox.ResultArgs[R], R any](m *Mux,
 	hook func(ctx context.Context, job *outbox.Job[Ended[T]], result R) error, config ...KindConfig,

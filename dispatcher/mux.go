@@ -20,8 +20,8 @@ import (
 )
 
 // Handler carries out one attempt of a job. If it returns nil, the job has succeeded. If it returns an error, the job
-// is retried by the kind's backoff, unless the error says otherwise: see [Discard], [RetryAfter], [Unavailable] and
-// [Snooze].
+// is retried by the kind's backoff, unless the error asks for something else: see [Discard], [RetryAfter],
+// [Unavailable] and [Snooze].
 //
 // The context ends when the attempt's timeout is over ([ErrTimeout]), the job is cancelled ([ErrCancelled]), its
 // deadline comes ([ErrDeadline]), the lease is lost ([outbox.ErrLeaseLost]), or a shutdown's grace period is over

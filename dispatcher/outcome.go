@@ -28,7 +28,7 @@ var (
 	ErrDeadline = outcome.ErrDeadline
 )
 
-// Discard fails the job for good: it becomes failed and waits among the dead letters for an operator, however many
+// Discard fails the job permanently: it becomes failed and waits among the dead letters for an operator, however many
 // attempts are left.
 func Discard(err error) error { return &outcome.Discarded{Err: cmpErr(err, "discarded")} }
 
@@ -39,8 +39,8 @@ func RetryAfter(wait time.Duration, err error) error {
 }
 
 // RetryAtLeast retries the job as [RetryAfter] does, for a time that another system asked for, such as the Retry-After
-// header of an HTTP response. The job waits at least as long as its backoff says, so that a receiver that answers "at
-// once" does not use up every attempt within a second.
+// header of an HTTP response. The job waits at least as long as its backoff, so that a receiver that answers "at once"
+// does not use up every attempt within a second.
 func RetryAtLeast(wait time.Duration, err error) error {
 	return &outcome.Postponed{Wait: wait, AtLeast: true, Err: cmpErr(err, "asked to be retried later")}
 }
@@ -89,9 +89,9 @@ type KindConfig struct {
 	Timeout time.Duration // of one attempt; 0 means Config.Timeout. A job's own Options.Timeout takes precedence
 	Backoff BackoffPolicy // nil means Config.Backoff. A job's own Options.Backoff takes precedence
 
-	// FailOn lists error codes that fail a job for good, as [Discard] does, however many attempts are left. All other
-	// errors are retried up to the job's own Options.MaxAttempts. FailOn does not apply to a lost lease: no handler was
-	// there to fail.
+	// FailOn lists error codes that fail a job permanently, as [Discard] does, however many attempts are left. All
+	// other errors are retried up to the job's own Options.MaxAttempts. FailOn does not apply to a lost lease: no
+	// handler has failed.
 	FailOn []string
 	// OutageLimit is how long [Unavailable] spends no attempts, counted from the first such outcome in a row. 0 means
 	// 24 h; with a negative limit every such outcome spends an attempt.

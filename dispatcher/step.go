@@ -26,7 +26,7 @@ import (
 //
 // The name distinguishes the steps of a job. Like the name of a kind it consists of letters, digits and _ . : / -. A
 // second step of the same name in one attempt is an error, unless the first one failed. The result is stored as JSON of
-// at most 256 KiB. A result that cannot be stored fails the job for good, and so does a stored one that no longer
+// at most 256 KiB. A result that cannot be stored fails the job permanently, and so does a stored one that no longer
 // decodes into R because the program has changed. Later attempts do not get the parts of R that JSON does not preserve.
 //
 // A job that an operator runs again with another payload keeps the results of its steps, unless the operator asks to

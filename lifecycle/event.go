@@ -78,7 +78,7 @@ const (
 	Interrupted Name = "interrupted" // the worker stopped; the attempt does not count
 	Blocked     Name = "blocked"     // its key is at its limit
 	Unblocked   Name = "unblocked"   // its key has room for it
-	Failed      Name = "failed"      // the handler declared it failed for good: a dead letter
+	Failed      Name = "failed"      // the handler declared it failed permanently: a dead letter
 	Dead        Name = "dead"        // attempts or leases ran out: a dead letter
 	Retried     Name = "retried"     // a person retried a dead letter, or let a waiting job run at once
 	Edited      Name = "edited"      // a person changed the queue, priority or time of a waiting job

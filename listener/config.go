@@ -32,7 +32,7 @@ type Config struct {
 
 	// Canary sends the canaries; normally it is the pool that producers and dispatchers use, so that the canary takes
 	// the path of a real notification. If it fails or is nil, the listener sends the canary over a short-lived
-	// connection of its own, so that a broken pool is not mistaken for a deaf listener.
+	// connection of its own, so that a broken pool is not mistaken for a listener that receives nothing.
 	Canary Sender
 
 	// CanaryInterval is the pause between two canaries. A canary that is not back within this time, or within five

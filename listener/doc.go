@@ -5,8 +5,8 @@
 //	go l.Run(ctx) // until ctx ends
 //	for range wake { … } // look for what is new; poll as well, and often while l.Listening() is false
 //
-// It owns one connection that does nothing but LISTEN. Every few seconds it asks whether the other end is still there,
-// and every half a minute it proves that it still hears. It does not know what the wake-ups are for.
+// It owns one connection that does nothing but LISTEN. Every few seconds it asks whether the other end still answers,
+// and every half a minute it proves that notifications still arrive. It does not know what the wake-ups are for.
 //
 //	             LISTEN              one slot, never blocks
 //	Postgres ──────────────▶ Run ────────────────────────────▶ Signal ──▶ scan
@@ -38,7 +38,7 @@
 //     sets connect_timeout. A standby or read-only server counts as unreachable.
 //   - Run returns nil soon after its context ends, and leaves nothing running.
 //
-// In plain words: while Listening is true you will be woken; while it is false, look for yourself.
+// In plain words: while Listening is true you will be woken; while it is false, poll.
 //
 // # Threads
 //

@@ -10,8 +10,8 @@ import (
 )
 
 // Down removes the schema. It refuses while the schema holds a job, an event, a schedule, a token, an act in the audit
-// trail, a consumer's messages or position, a saved view, a paused or limited queue, or a sink, and while an object of
-// yours, such as a view, depends on it. It leaves the roles, which other databases of the server may use.
+// trail, a consumer's messages or position, a saved view, a paused or limited queue, or a sink, and while another
+// object, such as your own view, depends on it. It leaves the roles, which other databases of the server may use.
 func Down(ctx context.Context, pool *pgxpool.Pool) error {
 	if err := patiently(ctx, pool, patience, func() error { return locked(ctx, pool, patience, down) }); err != nil {
 		return fmt.Errorf("migrate down: %w", err)

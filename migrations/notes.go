@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A Note tells an operator something about a database that works.
+// A Note informs an operator about a database that works.
 type Note struct {
 	What string
 	Do   string

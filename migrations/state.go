@@ -121,7 +121,7 @@ func (s State) String() string {
 	}
 }
 
-// Remedy says what to do about a schema that is not Usable.
+// Remedy returns what to do about a schema that is not Usable.
 func (s State) Remedy() string {
 	if s.Condition == TooNew {
 		return (&release.TooOldError{Floor: s.Floor}).Remedy()
@@ -143,8 +143,7 @@ func Look(ctx context.Context, pool *pgxpool.Pool) (State, error) {
 	return state, err
 }
 
-// A Status tells how a file of the schema relates to the database's. Applied is false for a file that the database
-// lacks.
+// A Status compares a file of the schema with the database's. Applied is false for a file that the database lacks.
 type Status struct {
 	Name      string
 	Condition Condition

@@ -53,7 +53,7 @@ func (o *Operator) Because(reason string) *Operator {
 type by struct{ actor, requestID, reason string }
 
 // RecordRead records in the audit, as act payload.read, that the actor has read a job's payload, headers, checkpoint or
-// result; where says by what, such as "payload" for a download. Call it before showing them.
+// result; where names the way, such as "payload" for a download. Call it before showing them.
 func (o *Operator) RecordRead(ctx context.Context, j Job, where string) error {
 	return o.RecordReads(ctx, []Job{j}, where)
 }

@@ -288,7 +288,7 @@ func (o *Operator) WouldReplayEdited(ctx context.Context, id outbox.ID, payload 
 }
 
 // MayEditPayloads reports whether the pool's login may do what [Operator.ReplayEdited] does: a login that is a member
-// of outbox_api and of no other role of ours may not.
+// of outbox_api and of no other role of Posthaste may not.
 func (o *Operator) MayEditPayloads(ctx context.Context) (may bool, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -1,6 +1,6 @@
-// Package operator provides the questions and acts of operators: look at jobs and queues, pause and resume, retry,
-// dismiss, cancel and release. It holds no state and runs nothing; the API, the console and the CLI are thin layers
-// over it.
+// Package operator provides the questions and acts of operators: list and explain jobs and queues, pause and resume,
+// retry, dismiss, cancel and release. It holds no state and runs nothing; the API, the console and the CLI are thin
+// layers over it.
 //
 // Most acts are one statement; the others are one transaction. They obey the same rules as workers: an act on a job
 // raises the job's epoch, so that a worker that still believes that it owns the job can no longer write anything. Only

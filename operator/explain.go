@@ -41,7 +41,7 @@ type ReasonCode string
 // These are the reasons, in the order in which they are checked.
 const (
 	WhyClosed          ReasonCode = "closed"           // it is in the history, and does not run again
-	WhyDeadLetter      ReasonCode = "dead_letter"      // it failed for good and waits for a person
+	WhyDeadLetter      ReasonCode = "dead_letter"      // it failed permanently and waits for a person
 	WhyLeaseLapsed     ReasonCode = "lease_lapsed"     // its worker let the lease lapse: a reaper takes it back
 	WhyCancelRequested ReasonCode = "cancel_requested" // its handler was asked to stop
 	WhyRunning         ReasonCode = "running"          // leased to a worker, perhaps still in its buffer

@@ -25,8 +25,8 @@ const maxFind = 1000
 // job that does not exist or belongs to another tenant, that place has the zero Job. Find uses one statement if all of
 // them are open, and otherwise two: another tenant's job takes as long as a missing one.
 //
-// The first statement looks among the open jobs, the second among the closed ones. A job that closes in between is
-// found by the first, and a closed job never reopens.
+// The first statement searches the open jobs, the second the closed ones. A job that closes in between is found by the
+// first, and a closed job never reopens.
 func (o *Operator) Find(ctx context.Context, wanted []Wanted) ([]Job, error) {
 	if len(wanted) > maxFind {
 		return nil, invalid.Field("wanted", "are %d jobs, want at most %d", len(wanted), maxFind)

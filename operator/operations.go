@@ -349,7 +349,7 @@ func (o *Operator) RunOperations(ctx context.Context, complain func(error)) erro
 // StepOperation takes a step that is due, if there is one, and returns when to look again. Of a tenant's operations it
 // takes the one that is due first, and it serves all tenants equally often. It is [Operator.RunOperations] once.
 //
-// A step that fails is tried again. But if the database refuses the act on a single job, as a trigger of yours may, the
+// A step that fails is tried again. But if the database refuses the act on a single job, as your own trigger may, the
 // step passes over that job, and StepOperation returns the refusal.
 func (o *Operator) StepOperation(ctx context.Context) (again time.Duration, err error) {
 	if o.in != nil {

@@ -35,8 +35,8 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s job %s: it is %s", e.Act, e.ID, e.Status)
 }
 
-// An Operator looks at jobs and queues and acts on them. It is safe for concurrent use. Each of its statements is given
-// up after 10 s, except those that step, stop or resume an operation: these have up to 30 s.
+// An Operator reads jobs and queues and acts on them. It is safe for concurrent use. Each of its statements is given up
+// after 10 s, except those that step, stop or resume an operation: these have up to 30 s.
 type Operator struct {
 	db   *sqlgen.Queries // of pool
 	pool tied

@@ -6,7 +6,7 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 )
 
-// These limit the page of a list, unless its documentation says otherwise.
+// These limit the page of a list, unless its documentation states otherwise.
 const (
 	DefaultLimit = 50
 	MaxLimit     = 200

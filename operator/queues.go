@@ -36,8 +36,8 @@ func (o *Operator) Queues(ctx context.Context) ([]Queue, error) {
 	return o.QueuesOf(ctx, outbox.ID{})
 }
 
-// QueuesOf returns queues as Queues does, with the open jobs of a single tenant; zero means all. What is paused,
-// limited or unavailable is so for all tenants.
+// QueuesOf returns queues as Queues does, with the open jobs of a single tenant; zero means all. A queue is paused,
+// limited or unavailable for all tenants.
 func (o *Operator) QueuesOf(ctx context.Context, tenant outbox.ID) ([]Queue, error) {
 	jobs, _, err := o.CountOpen(ctx, tenant)
 	if err != nil {

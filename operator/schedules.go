@@ -63,7 +63,8 @@ func (o *Operator) SchedulesOf(ctx context.Context, tenant outbox.ID) ([]Schedul
 	}
 }
 
-// SchedulesQuery says which schedules [Operator.SchedulesPage] returns. The zero value means the first of all tenants.
+// SchedulesQuery selects the schedules that [Operator.SchedulesPage] returns. The zero value means the first of all
+// tenants.
 type SchedulesQuery struct {
 	Tenant      outbox.ID // zero means all
 	AfterName   string    // the last schedule of the page before, together with AfterTenant
@@ -183,7 +184,7 @@ type ScheduleEdit interface {
 
 // CreateSchedule stores a schedule in addition to those that programs declare, and returns its first tick. It belongs
 // to the actor: it stays until it is deleted, or until a program declares one of its name, which replaces it.
-// Schedulers notice it at once if they hear notifications, and otherwise within a minute; ticks until then are fired
+// Schedulers notice it at once if they receive notifications, and otherwise within a minute; ticks until then are fired
 // late. Its error names every mistake as [*outbox.InvalidError]s, or is schedule.ErrExists.
 func (o *Operator) CreateSchedule(ctx context.Context, s ScheduleSpec) (next time.Time, err error) {
 	err = o.onSchedule(ctx, "create", s.Tenant(), s.Name(), func(ctx context.Context, tx pgx.Tx) (change, error) {

@@ -94,7 +94,7 @@ func (o *Operator) SeekSink(ctx context.Context, sink string, to SinkTarget) (Si
 	return o.MoveSink(ctx, sink, move)
 }
 
-// MoveSink makes a move that [Operator.WouldSeekSink] returned, so that someone can look at it first, and returns what
+// MoveSink makes a move that [Operator.WouldSeekSink] returned, so that someone can review it first, and returns what
 // it has done: the sink may have come from elsewhere. It returns [ErrSinkMoved] if the sink has reached or passed the
 // position since: what was to skip events would publish some again, or the other way round.
 func (o *Operator) MoveSink(ctx context.Context, sink string, move SinkMove) (SinkMove, error) {

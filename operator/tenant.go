@@ -17,8 +17,8 @@ type tenantKey struct{}
 // transactions, including that of a single statement, begins with SET LOCAL app.tenant_id. On a pool that connects as a
 // member of outbox_api, the database then shows and changes nothing else, whatever condition a statement lacks, and
 // nothing at all in a context that WithTenant did not make; see docs/guides/tenants.md. There are two exceptions: the
-// statements that bound what a part of a list costs look at the rows of all tenants. Their results are a time, and the
-// id of an act.
+// statements that bound what a part of a list costs read the rows of all tenants. Their results are a time, and the id
+// of an act.
 func WithTenant(ctx context.Context, tenant outbox.ID) context.Context {
 	value := engine.AllTenants
 	if !tenant.IsZero() {

@@ -42,7 +42,7 @@ const (
 // sent are rolled back and leave dead rows.
 //
 // Postgres refuses COPY to every role that row-level security applies to, which is all but superusers and roles with
-// BYPASSRLS. Their jobs go by INSERT, after one attempt of COPY on each connection.
+// BYPASSRLS. Their jobs are stored by INSERT, after one attempt of COPY on each connection.
 //
 // In a transaction of pgx, or one begun by a BEGIN on its connection, EnqueueMany uses a savepoint: after an error the
 // transaction is still usable.

@@ -6,8 +6,8 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/engine"
 )
 
-// A Status tells how far a job has come. The database enforces the legal moves (migrations/functions/refuse_move.sql)
-// and docs/reference/states.md draws them; a test compares the three.
+// A Status is the stage of its life that a job has reached. The database enforces the legal moves
+// (migrations/functions/refuse_move.sql) and docs/reference/states.md draws them; a test compares the three.
 type Status string
 
 // Open statuses live in outbox.jobs.
@@ -17,7 +17,7 @@ const (
 	Blocked  Status = "blocked"  // eligible, but its key is at its limit
 	Running  Status = "running"  // leased to one worker
 	Retrying Status = "retrying" // failed recoverably; eligible once run_at has come
-	Failed   Status = "failed"   // the handler declared it failed for good; waits for a person
+	Failed   Status = "failed"   // the handler declared it failed permanently; waits for a person
 	Dead     Status = "dead"     // attempts exhausted, or it kept killing its workers; waits for a person
 )
 
@@ -33,5 +33,5 @@ const (
 
 var statuses = engine.Statuses[Status]()
 
-// Closed reports whether the job is finished for good and lives in the history.
+// Closed reports whether the job is finished and stays in the history.
 func (s Status) Closed() bool { return slices.Index(statuses, s) >= slices.Index(statuses, Succeeded) }

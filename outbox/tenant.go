@@ -20,7 +20,7 @@ type Beginner interface {
 // commits if fn returns nil; otherwise it rolls back and returns fn's error. If db is a pgx.Tx, all of this applies to
 // a savepoint, after which the transaction around it has its own app.tenant_id again.
 //
-// A policy of yours is, for example
+// Your policy is, for example
 //
 //	USING (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)
 //

@@ -26,8 +26,8 @@ func (w *Worker) Now() time.Time { return time.Now().Add(w.ahead) }
 // Only the ticks of schedules follow the calendar of the advanced clock, [Worker.Now]: the [schedule.TickOf] of a
 // nightly job is the night that it is for.
 //
-// Rows of yours that Config.Columns does not name keep their age. So do the history, reports and leases: retention,
-// parked keys and lost leases are not simulated.
+// Your rows keep their age in the columns that Config.Columns does not name. So do the history, reports and leases:
+// retention, parked keys and lost leases are not simulated.
 func (w *Worker) Advance(d time.Duration) []Outcome {
 	w.t.Helper()
 	if d < 0 {

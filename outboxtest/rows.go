@@ -64,7 +64,7 @@ func (r *rows) RawValues() [][]byte {
 	return r.values[r.at-1]
 }
 
-// Scan fails for good once it has failed, like the driver's.
+// Scan fails in every call after one that has failed, like the driver's.
 func (r *rows) Scan(dest ...any) error {
 	if r.err != nil {
 		return r.err

@@ -16,9 +16,9 @@ const ClaimCheckType = SealedPrefix + "claim-check+json"
 // A Store keeps contents by name: a bucket, a shared folder ([Dir]). Names consist of hexadecimal digits, hyphens and
 // slashes. A Store must be safe for concurrent use.
 //
-// Nothing is ever deleted: content is stored before the transaction commits, so content left by a rollback looks the
-// same as content about to be committed. Give the store a rule that deletes whatever is older than the longest
-// retention of jobs.
+// Nothing is ever deleted: content is stored before the transaction commits, so content left by a rollback cannot be
+// distinguished from content about to be committed. Give the store a rule that deletes whatever is older than the
+// longest retention of jobs.
 type Store interface {
 	Put(ctx context.Context, name string, content []byte) error // may be repeated with the same content
 	Get(ctx context.Context, name string) ([]byte, error)

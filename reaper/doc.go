@@ -19,8 +19,8 @@
 //	partition   1 h        history and events, HistoryAhead days                  0
 //	trim        1 h        history, events, dead letters, attempts, inbox …    0
 //
-// While Config.Listening returns false, and for a minute after a deadline was seen, the reaper looks for deadlines
-// every 0.8 s. It looks for lapsed leases every 2.25 s while Config.Listening returns false, or while looking ahead for
+// While Config.Listening returns false, and for a minute after a deadline was seen, the reaper polls for deadlines
+// every 0.8 s. It polls for lapsed leases every 2.25 s while Config.Listening returns false, or while looking ahead for
 // leases that are about to lapse takes long.
 //
 // The reaper runs in every process and has no leader: two reapers that act at once skip each other's rows or find

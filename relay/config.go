@@ -32,7 +32,7 @@ type Config struct {
 	// MaxHeld limits the open jobs of a sink: messages that it has refused, later messages of the same keys, and dead
 	// letters. Beyond it the sink stops; 0 means 10 000.
 	MaxHeld int
-	// PollInterval is the time between looks at the log while Wake is reliable; 0 means 5 s. While it is not, the
+	// PollInterval is the time between polls of the log while Wake is reliable; 0 means 5 s. While it is not, the
 	// interval is 100 ms.
 	PollInterval time.Duration
 

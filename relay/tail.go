@@ -17,7 +17,7 @@ type TailConfig struct {
 	Sink  string          // begin with the first event that waits for this sink, or
 	Since time.Time       // begin with events stored from then on
 	Wake  <-chan struct{} // receives when events were stored; nil polls
-	// Interval is the time between looks at the log; 0 means 1 s.
+	// Interval is the time between polls of the log; 0 means 1 s.
 	Interval time.Duration
 }
 

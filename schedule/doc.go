@@ -13,7 +13,7 @@
 //     and tick is a second guard.
 //   - The database's clock decides when a schedule is due. The ticks are a pure function of the expression, so a
 //     restart or a pause does not move them.
-//   - A tick that no process fired in time is handled as [Options.Missed] directs, as soon as a process is there.
+//   - A tick that no process fired in time is handled as [Options.Missed] directs, as soon as a process runs.
 //   - A schedule that cannot be fired (the database refuses its job) is reported in the log and tried again every 20
 //     seconds; it delays no other.
 //

@@ -34,8 +34,8 @@ const WakePayload = "schedules"
 type Config struct {
 	Schedules []Schedule // to declare
 
-	// Wake makes the scheduler look at the table. If it is nil, the scheduler relies on its poll every 40 seconds, give
-	// or take a quarter. A listener sets it for notifications of WakePayload on the jobs' channel.
+	// Wake makes the scheduler read the table. If it is nil, the scheduler relies on its poll every 40 seconds, give or
+	// take a quarter. A listener sets it for notifications of WakePayload on the jobs' channel.
 	Wake <-chan struct{}
 
 	Logger     *slog.Logger          // nil logs nothing

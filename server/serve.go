@@ -33,7 +33,7 @@ const (
 	quickConnections = 10
 
 	// LockWait is the longest that a statement of the API waits for a lock, unless its login has a lock_timeout. It is
-	// less than operators' statements may take: a statement that gives up has changed nothing, and says so.
+	// less than operators' statements may take: a statement that gives up has changed nothing, and reports that.
 	LockWait = 5 * time.Second
 )
 

@@ -15,9 +15,9 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// Acts tells all readers of this process when an operator has acted on something other than a job, such as a queue, a
-// key, a schedule, a sink or an operation: no change of a job shows that. It looks by one statement for all readers,
-// which costs the same however many jobs there are, and not at all while there are none.
+// Acts notifies all readers of this process when an operator has acted on something other than a job, such as a queue,
+// a key, a schedule, a sink or an operation: no change of a job shows that. It polls with one statement for all
+// readers, which costs the same however many jobs there are, and not at all while there are none.
 type Acts struct {
 	pool     outbox.Beginner
 	every    time.Duration
@@ -53,8 +53,8 @@ func NewActs(pool outbox.Beginner, c ChangesConfig, found func()) *Acts {
 	return a
 }
 
-// Open begins to tell of acts on what a tenant sees or, if it is zero, of all: of each that commits from now on. Close
-// the reader when you are done.
+// Open returns a reader of the acts on what a tenant sees or, if it is zero, of all, that commit from now on. Close the
+// reader when you are done.
 func (a *Acts) Open(ctx context.Context, tenant outbox.ID) (*ActsReader, error) {
 	r := &ActsReader{of: a, tenant: tenant, notified: make(chan struct{}, 1)}
 	a.mu.Lock()

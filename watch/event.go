@@ -62,7 +62,7 @@ type ChangeError struct {
 	Code string `json:"code"`
 }
 
-// Batch is the result of one look at the database.
+// Batch is the result of one poll of the database.
 type Batch struct {
 	changes []change
 	Resync  bool     // changes may be missing

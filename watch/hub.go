@@ -28,16 +28,15 @@ const (
 	maxChanges  = 20_000           // of one look; more become a resync
 	lookTimeout = 12 * time.Second
 	catchUpTime = 250 * time.Millisecond // per turn, for sending joining readers what they missed
-	deafAfter   = 30 * time.Second       // readers are dropped once looks have failed for so long
+	deafAfter   = 30 * time.Second       // readers are dropped once polls have failed for so long
 	maxBatches  = 64                     // that wait for a reader
 	maxWaiting  = 4 << 20                // bytes in them, unless there is only one batch
 )
 
-// Changes looks for changes of jobs for all readers of this process, one tenant after the other, and not at all while
-// there are none. It looks in transactions that are bound to the tenant, so a reader cannot get another tenant's
-// changes.
+// Changes polls for changes of jobs for all readers of this process, one tenant after the other, and not at all while
+// it has none. It polls in transactions that are bound to the tenant, so a reader cannot get another tenant's changes.
 //
-// If a job changes several times between two looks, its last state is sent. A look misses nothing, however late it
+// If a job changes several times between two polls, its last state is sent. A poll misses nothing, however late it
 // commits; see changefeed.List. It reads all open jobs, so each round begins with one snapshot for all feeds, which
 // reads no table: a feed that cannot have changed is skipped, and one that has hardly changed is read less often.
 type Changes struct {
@@ -71,15 +70,15 @@ type Reader struct {
 	ended   chan struct{}
 }
 
-// ChangesConfig sets how to look for changes. Its zero value is a sane production setup.
+// ChangesConfig sets how to poll for changes. Its zero value is a sane production setup.
 type ChangesConfig struct {
-	LookEvery time.Duration // between two looks, while there are readers; 0 means 500 ms
-	DeafAfter time.Duration // readers are ended once looks have failed for so long; 0 means 30 s
-	// Rest returns the pause after a look that took the given time, while no change is known; nil means up to a minute.
+	LookEvery time.Duration // between two polls, while there are readers; 0 means 500 ms
+	DeafAfter time.Duration // readers are ended once polls have failed for so long; 0 means 30 s
+	// Rest returns the pause after a poll that took the given time, while no change is known; nil means up to a minute.
 	Rest       func(took time.Duration) time.Duration
-	MaxChanges int                          // per look, more become a resync; 0 means 20 000
+	MaxChanges int                          // per poll, more become a resync; 0 means 20 000
 	MaxWaiting int                          // bytes that wait for a reader; 0 means 4 MiB
-	Complain   func(context.Context, error) // receives the errors of looks; nil drops them
+	Complain   func(context.Context, error) // receives the errors of polls; nil drops them
 }
 
 // NewChanges returns Changes that look in the database of pool once somebody reads them. Each look is bound to the
@@ -121,7 +120,7 @@ func (h *Changes) Open(ctx context.Context, tenant outbox.ID, w Filter, from Pos
 // for each batch that you receive.
 func (r *Reader) Batches() <-chan *Batch { return r.batches }
 
-// Ended returns a channel that is closed when the reader is dropped: it was too slow, or looks have failed for too
+// Ended returns a channel that is closed when the reader is dropped: it was too slow, or polls have failed for too
 // long.
 func (r *Reader) Ended() <-chan struct{} { return r.ended }
 

@@ -10,9 +10,9 @@ import (
 // maxLetterGroups bounds the filters whose groups are remembered: each has up to 200 of them.
 const maxLetterGroups = 100
 
-// LetterGroups are groups of dead letters, for which all of them are read. However many look at those of a filter, they
-// are looked for at most once in five seconds, or in thirty if that takes more than half a second, and not at all while
-// nobody looks.
+// LetterGroups are groups of dead letters, for which all of them are read. However many callers ask for those of a
+// filter, they are read at most once in five seconds, or in thirty if that takes more than half a second, and not at
+// all while nobody asks.
 type LetterGroups struct {
 	operator *operator.Operator
 	shared   shared[groupsOf, GroupedLetters]
@@ -29,7 +29,7 @@ type GroupedLetters struct {
 	Groups []operator.DeadLetterGroup
 }
 
-// NewLetterGroups looks by o.
+// NewLetterGroups returns groups that are read by o.
 func NewLetterGroups(o *operator.Operator) *LetterGroups { return &LetterGroups{operator: o} }
 
 // Look returns the groups of a filter as [operator.Operator.DeadLetterGroups] does, thirty seconds old at most. The
@@ -43,5 +43,5 @@ func (g *LetterGroups) Look(ctx context.Context, f operator.DeadLetterFilter, li
 		})
 }
 
-// Outdate drops all groups, because something was done that may have changed them: the next caller looks again.
+// Outdate drops all groups, because something was done that may have changed them: the next caller reads them again.
 func (g *LetterGroups) Outdate() { g.shared.forget() }

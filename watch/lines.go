@@ -11,8 +11,8 @@ import (
 // linesFor is how long lines are shown before they are read again; they change once a minute.
 const linesFor = 20 * time.Second
 
-// Lines are what was open of each queue, or of each kind. However many look at those of a tenant, they are read once in
-// twenty seconds, and not at all while nobody looks.
+// Lines are what was open of each queue, or of each kind. However many callers ask for those of a tenant, they are read
+// once in twenty seconds, and not at all while nobody asks.
 type Lines struct {
 	operator *operator.Operator
 	shared   shared[linesOf, Drawn]
@@ -31,7 +31,7 @@ type Drawn struct {
 	Measured     []time.Time
 }
 
-// NewLines looks by o.
+// NewLines returns lines that are read by o.
 func NewLines(o *operator.Operator) *Lines { return &Lines{operator: o} }
 
 // Look returns the lines of a tenant or, if it is zero, of all, over so long a time until now. They are shared: do not

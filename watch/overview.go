@@ -32,14 +32,14 @@ func (o *Overviews) Look(ctx context.Context) (operator.Overview, error) {
 	})
 }
 
-// Outdate drops the overview, because something was done that it shows: the next caller looks again.
+// Outdate drops the overview, because something was done that it shows: the next caller reads it again.
 func (o *Overviews) Outdate() { o.shared.forget() }
 
 // Examination is the result of package doctor.
 type Examination struct {
 	AsOf     time.Time
 	Findings []doctor.Finding
-	Facts    doctor.Facts // of the whole examination; the zero Facts if the installation is too broken to say them
+	Facts    doctor.Facts // of the whole examination; the zero Facts if the installation is too broken to read them
 }
 
 // Examinations are those of an installation, shared by all callers.

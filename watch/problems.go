@@ -118,13 +118,13 @@ func (p *Problems) Look(ctx context.Context, tenant outbox.ID) (Findings, error)
 	})
 }
 
-// Known returns the problems that were found last, within a minute; ok is false if none were looked for. It looks for
-// none.
+// Known returns the problems that were found last, within a minute; ok is false if nobody has asked for them. It
+// searches for none.
 func (p *Problems) Known(tenant outbox.ID) (found Findings, ok bool) {
 	return p.shared.known(tenant, time.Minute)
 }
 
-// Outdate drops what was found: the next caller looks again.
+// Outdate drops what was found: the next caller searches again.
 func (p *Problems) Outdate() { p.shared.forget() }
 
 // search asks each question. An unanswered question is a problem itself; if none is answered, search returns an error.

@@ -34,8 +34,8 @@ var files = sync.OnceValue(func() *zip.Reader {
 	return found
 })
 
-// Unpack returns the files of an archive as make docs writes it. They are packed together, not one by one, because each
-// page is there three times: as HTML, as a script and as Markdown.
+// Unpack returns the files of an archive as make docs writes it. They are packed together, not one by one, because they
+// have each page three times: as HTML, as a script and as Markdown.
 func Unpack(archive []byte) (*zip.Reader, error) {
 	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
 	if err != nil {

@@ -1,10 +1,11 @@
 // Command events is an example: a shop publishes OrderPaid in the transaction that marks an order as paid, the relay
 // publishes it to NATS JetStream, and a consumer with a database of its own (examples/points) credits points for it.
 //
-// It starts everything by itself, and makes it hard: the broker is killed in the middle, the consumer is killed again
-// and again, and every message is published a second time. Then it looks: each event has had its effect once.
+// It starts everything that it needs, and makes it hard: the broker is killed in the middle, the consumer is killed
+// again and again, and every message is published a second time. Then it checks that each event has had its effect
+// once.
 //
-// What a program of yours may look like is in order.go, which publishes, and in examples/points, which consumes.
+// Your program would have what is in order.go, which publishes, and in examples/points, which consumes.
 package main
 
 import (

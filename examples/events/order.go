@@ -14,7 +14,7 @@ import (
 const shopTables = `
 	CREATE TABLE orders (id bigserial PRIMARY KEY, customer text NOT NULL, cents int NOT NULL, paid bool NOT NULL DEFAULT false)`
 
-// OrderPaid says that somebody has paid an order.
+// OrderPaid is the event that somebody has paid an order.
 type OrderPaid struct {
 	Order    int64  `json:"order"`
 	Customer string `json:"customer"`

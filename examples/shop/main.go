@@ -5,7 +5,7 @@
 //	shop demo      sets everything up, runs the demonstration and cleans up
 //	shop worker    works off the jobs of the database in DATABASE_URL
 //
-// Three files are the shop, and show how a program of yours may look: place.go
+// Three files are the shop, and show how to arrange such a program: place.go
 // (a business transaction that enqueues), handle.go (idempotent handlers) and
 // worker.go (a process that runs them). The others are the demonstration; its
 // story is in demo.go, its proof in check.go.

@@ -41,7 +41,7 @@ func (s *screen) show(block ...string) {
 	}
 }
 
-// Write says whole lines, as an io.Writer.
+// Write prints whole lines, as an io.Writer.
 func (s *screen) Write(p []byte) (int, error) {
 	s.say("%s", strings.TrimRight(string(p), "\n"))
 	return len(p), nil

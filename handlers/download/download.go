@@ -91,9 +91,9 @@ func New(config Config) (*Downloader, error) {
 // Close closes the root. Downloads in progress go on.
 func (d *Downloader) Close() error { return d.root.Close() }
 
-// Download handles a job: it fetches the file. An obstacle that a retry cannot remove fails the job for good: a request
-// that the server refuses, a file that is too large or has the wrong hash, a path outside the root. Any other failure
-// is retried, and the next attempt resumes where this one was cut off, as far as the server allows.
+// Download handles a job: it fetches the file. An obstacle that a retry cannot remove fails the job permanently: a
+// request that the server refuses, a file that is too large or has the wrong hash, a path outside the root. Any other
+// failure is retried, and the next attempt resumes where this one was cut off, as far as the server allows.
 func (d *Downloader) Download(ctx context.Context, job *outbox.Job[Args]) (Result, error) {
 	t, err := d.newTransfer(job)
 	if err != nil {

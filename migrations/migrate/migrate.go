@@ -13,8 +13,8 @@ import (
 	"github.com/posthaste-dev/posthaste/migrations"
 )
 
-// Up brings the schema to the state of this build; if it is there already, Up takes no lock. Processes may call it at
-// once: one migrates, the others wait for up to two minutes. A database that the next release has migrated stays
+// Up brings the schema to the state of this build; if that is its state already, Up takes no lock. Processes may call
+// it at once: one migrates, the others wait for up to two minutes. A database that the next release has migrated stays
 // unchanged. One that is too new for this build, or was made from other texts of our numbered files, stays unchanged
 // and is an error.
 //

@@ -23,7 +23,7 @@ func (s *Sink) CheckRoute(r relay.Route) error {
 	return nil
 }
 
-// Check implements [relay.Sink]. It does not look for names with placeholders, a * or >.
+// Check implements [relay.Sink]. It does not check names with placeholders, a * or >.
 func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Finding, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -30,7 +30,7 @@ func (s *Sink) CheckRoute(r relay.Route) error {
 	return nil
 }
 
-// Check implements [relay.Sink]. It does not look for topics with placeholders, a * or >, in their names.
+// Check implements [relay.Sink]. It does not check topics with placeholders, a * or >, in their names.
 func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Finding, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

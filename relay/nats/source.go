@@ -78,7 +78,7 @@ func OpenSource(config Config, of SourceConfig) (*Source, error) {
 	return &Source{config: config, of: of}, nil
 }
 
-// Probe connects if there is no connection, and looks for the stream and the consumer.
+// Probe connects if there is no connection, and checks that the stream and the consumer exist.
 func (s *Source) Probe(ctx context.Context) error { return s.connected(ctx) }
 
 // Fetch implements [bridge.Source]. It returns as soon as there are messages.

@@ -12,7 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
-// Check implements [relay.Sink]. It does not look for streams with placeholders, a * or >, in their names.
+// Check implements [relay.Sink]. It does not check streams with placeholders, a * or >, in their names.
 func (s *Sink) Check(ctx context.Context, destinations []string) ([]relay.Finding, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

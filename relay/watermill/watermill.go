@@ -8,11 +8,11 @@
 //
 // # What a publisher's word is worth
 //
-// A publisher's Publish returns one error for all of its messages, and says neither which of them failed nor whether it
-// is stored all the same. So each call has one message, an error makes its outcome unknown, and nothing is sent behind
-// it until it is sent again with the same UUID. [Config.Classify] can interpret a publisher's errors further.
+// A publisher's Publish returns one error for all of its messages, and states neither which of them failed nor whether
+// it is stored all the same. So each call has one message, an error makes its outcome unknown, and nothing is sent
+// behind it until it is sent again with the same UUID. [Config.Classify] can interpret a publisher's errors further.
 //
-// A nil error means whatever the publisher's documentation says. An asynchronous publisher has not stored the message
+// A nil error means whatever the publisher's documentation states. An asynchronous publisher has not stored the message
 // by then, and loses what it has in memory when the process ends: use publishers that wait for the broker.
 //
 // A publisher does not accept a context. A call that has not returned when ctx ends is unknown, and the next one waits

@@ -1,7 +1,7 @@
 // Command build makes docs/site/site.zip.zst of the pages in docs/: with VitePress, which fails on a dead link. It
 // needs node 18 or newer, and npm. The same pages make the same archive.
 //
-// With -fresh it fails if the archive that was there is not of these pages: a release says so.
+// With -fresh it fails if the former archive is not of these pages, as a release does.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // Command asynq moves what waits in a queue of asynq into the queue of the same name here. A second run doubles
-// nothing. docs/migrate/to-posthaste.md says when to run it.
+// nothing. docs/migrate/to-posthaste.md describes when to run it.
 package main
 
 import (
