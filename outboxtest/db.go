@@ -25,7 +25,7 @@ type DB struct {
 	t      testing.TB
 	conn   *connection
 	turn   chan struct{}        // one slot: a transaction, or a single statement, is open
-	life   atomic.Pointer[life] // of whoever uses a context that has none; see lifeOf
+	life   atomic.Pointer[life] // of callers with another context than a handler's
 	tenant string               // app.tenant_id outside of transactions
 
 	// The holder of the connection uses these.

@@ -74,8 +74,8 @@ type lifeKey struct{}
 // in returns the context of a process, from which those of its handlers derive.
 func (l *life) in(ctx context.Context) context.Context { return context.WithValue(ctx, lifeKey{}, l) }
 
-// lifeOf returns the life of the process that uses ctx. A goroutine that a killed handler has started keeps its context,
-// and so its life, when the next process runs.
+// lifeOf returns the life of the process that uses ctx. A goroutine that a killed handler has started keeps its
+// context, and so its life, when the next process runs.
 func (d *DB) lifeOf(ctx context.Context) *life {
 	if l, ok := ctx.Value(lifeKey{}).(*life); ok {
 		return l
