@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -19,6 +20,9 @@ type TailConfig struct {
 	Wake  <-chan struct{} // receives when events were stored; nil polls
 	// Interval is the time between polls of the log; 0 means 1 s.
 	Interval time.Duration
+	// Failed is called once per outage with the reason why the log could not be read, and the tail then goes on. nil
+	// ends the tail with the error. Errors at the beginning, and positions of another timeline, end it in any case.
+	Failed func(error)
 }
 
 // Tail yields the events of the log as a sink sees them, until ctx ends: as soon as their transactions have committed,
@@ -36,6 +40,7 @@ type tail struct {
 	config TailConfig
 	yield  func(Event, error) bool
 	log    logReader
+	at     cursor
 }
 
 func (t *tail) run(ctx context.Context, pool *pgxpool.Pool) error {
@@ -44,30 +49,43 @@ func (t *tail) run(ctx context.Context, pool *pgxpool.Pool) error {
 		return err
 	}
 	t.log = logReader{pool: pool, timeline: timeline}
-	c, err := t.begin(ctx, sqlgen.New(pool))
-	if err != nil {
+	if t.at, err = t.begin(ctx, sqlgen.New(pool)); err != nil {
 		return err
 	}
+	failing := false
 	for ctx.Err() == nil {
-		read, err := t.log.read(ctx, c, maxBatch, false)
-		if err != nil {
+		events, full, err := t.next(ctx)
+		switch {
+		case err != nil && (t.config.Failed == nil || ctx.Err() != nil || errors.Is(err, errTimeline)):
 			return err
+		case err != nil && !failing:
+			t.config.Failed(err)
 		}
-		for _, e := range read.events {
+		failing = err != nil
+		for _, e := range events {
 			if !e.At.Before(t.config.Since) && !t.yield(e, nil) {
 				return nil
 			}
 		}
-		if c = read.after; !c.isNumbered() {
-			if c, err = t.log.number(ctx, c); err != nil {
-				return err
-			}
-		}
-		if !read.full {
+		if !full {
 			t.await(ctx)
 		}
 	}
 	return nil
+}
+
+// next returns the events after the cursor, which it moves past them, and whether there may be more. An error leaves
+// the cursor where it is.
+func (t *tail) next(ctx context.Context) (events []Event, full bool, err error) {
+	read, err := t.log.read(ctx, t.at, maxBatch, false)
+	if err == nil && !read.after.isNumbered() {
+		read.after, err = t.log.number(ctx, read.after)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	t.at = read.after
+	return read.events, read.full, nil
 }
 
 // begin returns the cursor to begin with.

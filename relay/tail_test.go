@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -97,6 +98,41 @@ func TestATailBeginsInThePastOrWithASink(t *testing.T) {
 	for _, err := range relay.Tail(t.Context(), db, relay.TailConfig{Sink: "none"}) {
 		if err == nil || err.Error() != `tail: there is no sink "none"` {
 			t.Errorf("of no sink: %v", err)
+		}
+	}
+}
+
+// Sessions end while the tail looks: with Failed it says so, and goes on where it was; without, it ends.
+func TestATailGoesOnAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	config := db.Config()
+	config.ConnConfig.RuntimeParams["application_name"] = "tail-cut-off"
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	failed := make(chan error, 100)
+	past := time.Now().Add(-time.Hour)
+	tail := startTail(t, pool, relay.TailConfig{Since: past, Failed: func(err error) { failed <- err }})
+	publish(t, db, "t", "k", "1")
+	tail.await(t, "1")
+	const cutOff = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tail-cut-off' AND datname = current_database()`
+	waitFor(t, func() bool {
+		if len(failed) == 0 {
+			exec(t, db, cutOff)
+		}
+		return len(failed) > 0
+	}, func() string { return "it does not notice that its sessions have ended" })
+	publish(t, db, "t", "k", "2")
+	tail.await(t, "1", "2")
+	if err := <-failed; !strings.HasPrefix(err.Error(), "read the log: ") {
+		t.Errorf("it was told %v", err)
+	}
+	for e, err := range relay.Tail(t.Context(), pool, relay.TailConfig{Since: past, Interval: 10 * time.Millisecond}) {
+		if exec(t, db, cutOff); err == nil && string(e.Payload) != "1" && string(e.Payload) != "2" {
+			t.Errorf("got %q, want the error that ends it", e.Payload)
 		}
 	}
 }

@@ -58,41 +58,36 @@ func (p *program) jobLogs(ctx context.Context, c *cli.Command) error {
 	}
 	return operate(ctx, p, c, func(ctx context.Context, o jobLog) error {
 		after := operator.LogPosition{}
-		for {
+		look := func() (ended bool, err error) {
 			// Query the status first: lines that are logged before a job ends are visible once it has ended.
-			ended := true
+			ended = true
 			if c.Bool("follow") {
 				job, err := o.Job(ctx, ids[0])
-				if ctx.Err() != nil {
-					return nil // asked to stop
-				}
 				if err != nil {
-					return err
+					return false, err
 				}
 				ended = job.Status.Closed() || job.Status == outbox.Failed || job.Status == outbox.Dead
 			}
 			lines, err := o.Logs(ctx, ids[0], after)
-			if err != nil && c.Bool("follow") && ctx.Err() != nil {
-				return nil
-			}
 			if err != nil {
-				return err
+				return false, err
 			}
 			for _, line := range lines {
 				if err := p.printLogLine(c, line); err != nil {
-					return err
+					return false, &printError{err}
 				}
 				after = line.LogPosition
 			}
-			if ended {
-				return nil
-			}
-			select {
-			case <-ctx.Done():
-				return nil // asked to stop
-			case <-time.After(followInterval):
-			}
+			return ended, nil
 		}
+		ended, err := look()
+		switch {
+		case c.Bool("follow") && ctx.Err() != nil:
+			return nil // asked to stop
+		case ended || err != nil:
+			return err
+		}
+		return lookAgain(ctx, followInterval, p.comment, look)
 	})
 }
 

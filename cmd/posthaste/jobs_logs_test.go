@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -34,6 +35,47 @@ func dispatch(t *testing.T, pool *pgxpool.Pool, handler dispatcher.Handler) {
 			t.Error(err)
 		}
 	})
+}
+
+// cutOff ends the sessions of a command until it says that it tries again.
+func cutOff(t *testing.T, pool *pgxpool.Pool, application string, errOut *lockedBuffer) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(errOut.String(), "trying again"); time.Sleep(20 * time.Millisecond) {
+		sqlExec(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE $1 || '%' AND datname = current_database()`, application)
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not notice that its sessions have ended: %s", errOut)
+		}
+	}
+}
+
+func TestJobsLogsFollowsAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	e := env{"DATABASE_URL": pool.Config().ConnString() + "&application_name=logs-cut-off"}
+	id := strings.TrimSpace(ok(t, env{"DATABASE_URL": pool.Config().ConnString()}, "enqueue", "talk"))
+	proceed := make(chan struct{})
+	dispatch(t, pool, func(ctx context.Context, job *outbox.Claimed) error {
+		err := job.Log(ctx, slog.LevelInfo, "begun")
+		select {
+		case <-proceed:
+		case <-ctx.Done():
+		}
+		return errors.Join(err, job.Log(ctx, slog.LevelInfo, "done"))
+	})
+	out, errOut, ended := new(lockedBuffer), new(lockedBuffer), make(chan int, 1)
+	go func() {
+		ended <- run(t.Context(), []string{"posthaste", "jobs", "logs", id, "--follow"}, func(name string) string { return e[name] }, strings.NewReader(""), out, errOut)
+	}()
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(out.String(), "begun"); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the first line does not come: %s", errOut)
+		}
+	}
+	cutOff(t, pool, "logs-cut-off", errOut)
+	close(proceed)
+	if code := <-ended; code != exitOK || strings.Count(out.String(), "begun") != 1 || !strings.Contains(out.String(), "done") {
+		t.Errorf("it ended with %d and printed %s, want both lines once: %s", code, out, errOut)
+	}
 }
 
 func TestJobsLogsFollowsUntilTheJobHasEnded(t *testing.T) {

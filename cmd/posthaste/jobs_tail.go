@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/posthaste-dev/posthaste/client"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -157,18 +158,26 @@ func (t *tail) run(ctx context.Context, o found, interval time.Duration) error {
 	} else if err != nil {
 		return err
 	}
+	return lookAgain(ctx, interval, t.comment, func() (ended bool, err error) { return false, t.look(ctx, o) })
+}
+
+// lookAgain looks again and again, until there is nothing more to see or ctx ends. It waits for an unavailable
+// database, but not for a job that is gone, and not for an output.
+func lookAgain(ctx context.Context, interval time.Duration, comment func(string),
+	look func() (ended bool, err error),
+) error {
 	complained := false
 	for {
 		began := time.Now()
-		err := t.look(ctx, o)
+		ended, err := look()
 		_, unprinted := errors.AsType[*printError](err)
 		switch {
 		case ctx.Err() != nil:
 			return nil // asked to stop
-		case unprinted:
+		case ended, unprinted, isGone(err):
 			return err
 		case err != nil && !complained:
-			t.comment(err.Error() + "; trying again")
+			comment(err.Error() + "; trying again")
 		}
 		complained = err != nil
 		select {
@@ -177,6 +186,12 @@ func (t *tail) run(ctx context.Context, o found, interval time.Duration) error {
 		case <-time.After(max(interval, 2*time.Since(began))): // at most a third of the time is queries
 		}
 	}
+}
+
+// isGone reports whether a job does not exist any more.
+func isGone(err error) bool {
+	problem, ok := errors.AsType[*client.Problem](err)
+	return errors.Is(err, operator.ErrNotFound) || ok && problem.Code == client.CodeJobNotFound
 }
 
 // printError means that the output is gone.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/client"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -209,6 +211,23 @@ func TestTailGoesOnAfterAnOutage(t *testing.T) {
 	stop()
 	if err := <-ended; err != nil || len(said) != 1 || !strings.Contains(said[0], "connection refused; trying again") {
 		t.Errorf("it ended with %v and said %q", err, said)
+	}
+}
+
+// A job that is gone will not come again, whoever says so.
+func TestNobodyWaitsForAJobThatIsGone(t *testing.T) {
+	t.Parallel()
+	for name, gone := range map[string]error{"the database": fmt.Errorf("find it: %w", operator.ErrNotFound), "the API": &client.Problem{Status: 404, Code: client.CodeJobNotFound}} {
+		looks := 0
+		err := lookAgain(t.Context(), time.Millisecond, func(string) {}, func() (ended bool, err error) {
+			if looks++; looks == 1 {
+				return false, errors.New("connection refused")
+			}
+			return looks > 2, gone
+		})
+		if !errors.Is(err, gone) || looks != 2 {
+			t.Errorf("%s: %d looks, %v; want two, and that it is gone", name, looks, err)
+		}
 	}
 }
 

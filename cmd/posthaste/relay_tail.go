@@ -27,7 +27,8 @@ import (
 const tailEventsDescription = `Prints a line for every event of the log when sinks can read it, as soon as its
 transaction has committed, until Ctrl-C. It starts at the end of the log; with --since at
 a time in the past, and with SINK at the events that wait for that sink. It reads the log
-itself: nothing is published, and no cursor moves.
+itself: nothing is published, and no cursor moves. After an outage it continues where it
+was.
 
 Payloads may be confidential, so they are printed only with --payloads. -o json prints an
 object per line, in which a payload that is not JSON is a string, base64 if it is not text.`
@@ -99,7 +100,7 @@ func (p *program) tailEvents(ctx context.Context, c *cli.Command) error {
 		defer listening.Wait()
 		defer stop()
 		listening.Go(func() { _ = l.Run(ctx) }) // without it the tail polls
-		config.Wake = wake
+		config.Wake, config.Failed = wake, func(err error) { p.comment(err.Error() + "; trying again") }
 		for e, err := range relay.Tail(ctx, pool, config) {
 			if err != nil {
 				return err

@@ -14,8 +14,15 @@ import (
 // tailingEvents runs relay tail until the test ends, and returns what it prints.
 func tailingEvents(t *testing.T, e env, args ...string) *lockedBuffer {
 	t.Helper()
+	out, _ := tailingWithErrors(t, e, args...)
+	return out
+}
+
+func tailingWithErrors(t *testing.T, e env, args ...string) (out, errOut *lockedBuffer) {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	out, errOut, ended := new(lockedBuffer), new(lockedBuffer), make(chan int, 1)
+	out, errOut = new(lockedBuffer), new(lockedBuffer)
+	ended := make(chan int, 1)
 	go func() {
 		ended <- run(ctx, append([]string{"posthaste", "relay", "tail"}, args...), func(name string) string { return e[name] }, strings.NewReader(""), out, errOut)
 	}()
@@ -25,7 +32,32 @@ func tailingEvents(t *testing.T, e env, args ...string) *lockedBuffer {
 			t.Errorf("relay tail %v: exit status %d: %s", args, code, errOut.String())
 		}
 	})
-	return out
+	return out, errOut
+}
+
+func TestATailOfEventsGoesOnAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	publish := func(key string) {
+		ok(t, env{"DATABASE_URL": pool.Config().ConnString()}, "publish", "order.paid", "{}", "--key", key)
+	}
+	out, errOut := tailingWithErrors(t, env{"DATABASE_URL": pool.Config().ConnString() + "&application_name=tail-cut-off"}, "--since", "1h")
+	await := func(key string) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); !strings.Contains(out.String(), key); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("the event of %s is not printed: %s%s", key, out, errOut)
+			}
+		}
+	}
+	publish("before")
+	await("before")
+	cutOff(t, pool, "tail-cut-off", errOut)
+	publish("after")
+	await("after")
+	if got := out.String(); strings.Count(got, "before") != 1 || strings.Count(got, "after") != 1 {
+		t.Errorf("printed %s, want each once", got)
+	}
 }
 
 func TestEventsAreTailed(t *testing.T) {
