@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -333,6 +334,38 @@ func TestATickIsNotFiredAgainAfterTheClockWasSetBack(t *testing.T) {
 	}
 	if got := firedFor(t, db, "daily"); len(got) != 1 {
 		t.Errorf("jobs = %v, want one", got)
+	}
+}
+
+// The server's clock was two days ahead, when a schedule fired and another was declared: with the statement of the guide
+// they continue from now on, and neither a tick that had its job nor the time of the statement gets one.
+func TestSchedulesContinueAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	guide, err := os.ReadFile("../docs/guides/schedules.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, statement, _ := strings.Cut(string(guide), "```sql\nUPDATE ")
+	statement, _, _ = strings.Cut("UPDATE "+statement, "```")
+	db := pgtest.New(t)
+	s := newScheduler(t, db, Every("fired", time.Hour, reportArgs{}, Options{}), Every("declared", time.Hour, reportArgs{}, Options{}),
+		Every("right", time.Hour, reportArgs{}, Options{}))
+	declare(t, s)
+	exec(t, db, `UPDATE outbox.schedules SET next_at = next_at + interval '2 days', last_at = next_at - interval '1 hour' + interval '2 days' WHERE name = 'fired'`)
+	exec(t, db, `UPDATE outbox.schedules SET next_at = next_at + interval '2 days', since = since + interval '2 days' WHERE name = 'declared'`)
+	right := ask[string](t, db, `SELECT schedules::text FROM outbox.schedules WHERE name = 'right'`)
+	exec(t, db, statement)
+	if n := fire(t, s); n != 2 {
+		t.Errorf("fired %d schedules, want the two that are moved back", n)
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs`); n != 0 {
+		t.Errorf("%d jobs, want none before the next tick", n)
+	}
+	if n := ask[int](t, db, `SELECT count(*) FROM outbox.schedules WHERE next_at = date_bin('1 hour', now(), 'epoch') + interval '1 hour'`); n != 3 {
+		t.Errorf("%d schedules fire in the next hour, want all", n)
+	}
+	if after := ask[string](t, db, `SELECT schedules::text FROM outbox.schedules WHERE name = 'right'`); after != right {
+		t.Errorf("a schedule that was right has changed from %s to %s", right, after)
 	}
 }
 
