@@ -224,8 +224,8 @@ func TestWakeUpsThatDoNotArriveAreFound(t *testing.T) {
 	t.Errorf("found %+v, want that no NOTIFY arrives", findings)
 }
 
-// Listeners connect to the primary only, whatever else their connection string names, and are told what to look at when
-// they cannot.
+// Listeners connect to the primary only, even if their connection string names other servers. If they cannot, the
+// finding names the setting.
 func TestAListenerThatCannotConnectIsFound(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

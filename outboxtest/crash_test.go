@@ -365,8 +365,8 @@ func TestNothingRunsAfterACrash(t *testing.T) {
 	}
 }
 
-// The handler runs three transactions at once. When the first one, which has the connection, has crashed, the second one
-// gets it, and the third one comes when the job runs again: they are dead as well.
+// The handler runs three transactions at once. When the first one, which has the connection, has crashed, the second
+// one gets it, and the third one comes when the job runs again: they are dead as well.
 func TestNoGoroutineRunsAfterACrash(t *testing.T) {
 	t.Parallel()
 	db := shopDB(t)

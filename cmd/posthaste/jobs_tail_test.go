@@ -214,7 +214,7 @@ func TestTailGoesOnAfterAnOutage(t *testing.T) {
 	}
 }
 
-// A job that is gone will not come again, whoever says so.
+// A job that is gone will not come again, by the word of the database or of the API.
 func TestNobodyWaitsForAJobThatIsGone(t *testing.T) {
 	t.Parallel()
 	for name, gone := range map[string]error{"the database": fmt.Errorf("find it: %w", operator.ErrNotFound), "the API": &client.Problem{Status: 404, Code: client.CodeJobNotFound}} {

@@ -180,8 +180,8 @@ func short(d time.Duration) string {
 	return s
 }
 
-// parseInstant parses a time, or a date, which means its midnight in UTC. It refuses the zero time, which means no bound
-// or no change to those who get it: a flag names a time.
+// parseInstant parses a time, or a date, which means its midnight in UTC. It refuses the zero time, which means no
+// bound or no change to those who get it: a flag names a time.
 func parseInstant(v string) (at time.Time, err error) {
 	if at, err = time.Parse(time.DateOnly, v); err != nil {
 		at, err = time.Parse(time.RFC3339, v)
