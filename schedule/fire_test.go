@@ -337,8 +337,8 @@ func TestATickIsNotFiredAgainAfterTheClockWasSetBack(t *testing.T) {
 	}
 }
 
-// The server's clock was two days ahead, when a schedule fired and another was declared: with the statement of the guide
-// they continue from now on, and neither a tick that had its job nor the time of the statement gets one.
+// The server's clock was two days ahead, when a schedule fired and another was declared: with the statement of the
+// guide they continue from now on, and the time of the statement is no tick.
 func TestSchedulesContinueAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	guide, err := os.ReadFile("../docs/guides/schedules.md")
