@@ -126,7 +126,7 @@ var acts = []act{
 		"sink-resume", onSink, "shown", needs(access.AdminMutate).ofAllTenants(), "Resume", sinkAct("resume"),
 		doThing(&sinkThing, "sink.resume"),
 	},
-	{"view-delete", onView, "", needs(access.JobsRead), "Delete", askDeleteView, doDeleteView},
+	{"view-delete", onView, "shown", needs(access.JobsRead), "Delete", askDeleteView, doDeleteView},
 	{"undo", "entry", "", needs(access.AdminRead, access.AdminMutate), "Undo", askUndo, doUndo},
 }
 

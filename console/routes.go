@@ -71,7 +71,7 @@ var routes = []route{
 	{"GET", "now", inside.ofAllTenants(), "range", "Now", (*site).now},
 	{"GET", "jobs", needs(access.JobsRead), jobsParams + actedParams, "Jobs", (*site).jobs},
 	{"GET", "view-save", needs(access.JobsRead), "search", "", (*site).askView},
-	{"POST", "view-save", needs(access.JobsRead), "search name shared", "", (*site).saveView},
+	{"POST", "view-save", needs(access.JobsRead), "search name shared replaces", "", (*site).saveView},
 	{"GET", "live", needs(access.JobsRead, access.AdminStream), tailParams, "Live", (*site).tail},
 	{"GET", "job", needs(access.JobsRead), "id reveal whole", "", (*site).job},
 	{"GET", "payload", needs(access.JobsRead, access.PayloadRead), "id", "", (*site).payload},

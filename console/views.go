@@ -28,6 +28,8 @@ type saving struct {
 	shared bool
 	fault  string
 	whyNot string // why this viewer may not share it; "" if they may
+	// replaces is the query of another person's shared view of the name, as this page has shown it; "" for none.
+	replaces string
 }
 
 // sharing is what sharing a view, and deleting a shared one, requires.
@@ -99,9 +101,18 @@ func (s *site) saveView(v *visit) error {
 		return notAllowed(string(missing))
 	}
 	p := saving{search: f, name: view.Name, shared: view.Shared, whyNot: v.whyNot(sharing)}
-	switch err := v.operator.SaveView(v.ctx(), v.tenant(), view); {
+	v.status = http.StatusBadRequest
+	switch err := v.operator.SaveView(v.ctx(), v.tenant(), view, v.param("replaces")); {
 	case err == nil:
 		return v.redirect(f.link())
+	case errors.Is(err, operator.ErrViewChanged):
+		there, err := v.viewNamed(view.Name, true)
+		if err != nil {
+			return err
+		}
+		v.status, p.replaces = http.StatusConflict, there.Query
+		p.fault = fmt.Sprintf("%s has shared %s already, for %s. Save this to replace it, or choose another name.",
+			there.SavedBy, there.Name, there.meaning())
 	case errors.Is(err, operator.ErrTooManyViews):
 		p.fault = fmt.Sprintf("There are %d views already: delete one first.", operator.MaxViews)
 	default:
@@ -111,8 +122,28 @@ func (s *site) saveView(v *visit) error {
 		}
 		p.fault = "A name has 1 to 100 bytes; a letter beyond a to z may take several."
 	}
-	v.status = http.StatusBadRequest
 	return v.render(saveViewPage(v, p))
+}
+
+// viewNamed returns a view of the viewer, or one that is shared in their tenant.
+func (v *visit) viewNamed(name string, shared bool) (savedView, error) {
+	views, err := v.views()
+	if err != nil {
+		return savedView{}, err
+	}
+	at := slices.IndexFunc(views, func(w savedView) bool { return w.Name == name && w.Shared == shared })
+	if at < 0 {
+		return savedView{}, operator.ErrViewNotFound
+	}
+	return views[at], nil
+}
+
+// meaning returns the conditions of a view in words, or as they are stored if they cannot be shown any more.
+func (w savedView) meaning() string {
+	if w.fault != "" {
+		return w.Query
+	}
+	return w.search.text()
 }
 
 // askDeleteView shows the first step of the act that deletes a view.
@@ -121,32 +152,30 @@ func askDeleteView(v *visit) (c confirmation, err error) {
 	if missing := sharing.missing(v.who); shared && missing != "" {
 		return c, notAllowed(string(missing))
 	}
-	views, err := v.views()
+	view, err := v.viewNamed(name, shared)
 	if err != nil {
 		return c, err
 	}
-	at := slices.IndexFunc(views, func(w savedView) bool { return w.Name == name && w.Shared == shared })
-	if at < 0 {
-		return c, refusal{
-			http.StatusNotFound, "There is no such view",
-			"Somebody may have deleted it. Go back to the jobs.",
-		}
-	}
 	c = confirmation{
 		title: "Delete view " + name, back: link("jobs"), crumb: "Jobs", danger: true,
-		will: []string{"The view is deleted: its name, and that it stood for " + views[at].search.text() +
+		will: []string{"The view is deleted: its name, and that it stood for " + view.meaning() +
 			". No job changes."},
-		hidden: []field{{"name", name}},
+		hidden: []field{{"name", name}, {"shown", view.Query}},
 	}
 	if shared {
 		c.hidden = append(c.hidden, field{"shared", "1"})
-		c.will = append(c.will, views[at].SavedBy+" has shared it: nobody of your team sees it any more.")
+		c.will = append(c.will, view.SavedBy+" has shared it: nobody of your team sees it any more.")
 	}
 	return c, nil
 }
 
 func doDeleteView(v *visit, o *operator.Operator) error {
-	return o.DeleteView(v.ctx(), v.tenant(), v.param("name"), v.param("shared") != "")
+	if v.param("shown") == "" {
+		return unreadable("shown", "is missing")
+	}
+	return o.DeleteView(v.ctx(), v.tenant(), operator.View{
+		Name: v.param("name"), Query: v.param("shown"), Shared: v.param("shared") != "",
+	})
 }
 
 // deletion returns where a view is deleted, and why this viewer may not; "" if they may.

@@ -49,10 +49,49 @@ func TestASearchIsSaved(t *testing.T) {
 	r.as("b").post("view-delete", viewNamed("ours", true)).is(404)
 	r.as("a").get("view-delete?name=ours&shared=1").is(200).has("has shared it")
 	r.as("a").get("view-delete?name=ours").is(404)
-	r.as("a").post("view-delete", viewNamed("ours", true)).is(303)
-	r.as("a").get("view-delete?" + url.Values{"name": {"late " + evil}}.Encode()).is(200).has("The view is deleted").hasHTML("&lt;img")
-	r.as("a").post("view-delete", viewNamed("late "+evil, false)).is(303)
+	r.as("a").post("view-delete", viewNamed("ours", true)).is(400).has("shown")
+	r.as("a").post("view-delete", r.as("a").get("view-delete?name=ours&shared=1").fieldsOf()).is(303)
+	page := r.as("a").get("view-delete?" + url.Values{"name": {"late " + evil}}.Encode()).is(200).has("The view is deleted").hasHTML("&lt;img")
+	r.as("a").post("view-delete", page.fieldsOf()).is(303)
 	r.as("a").get("jobs").is(200).hasNot("late", "ours")
+}
+
+// A view that somebody else has shared is neither replaced nor deleted by people who have not seen what it stands for.
+func TestAViewOfAnotherPersonIsNotLost(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	shares := func(query string) {
+		r.exec(`INSERT INTO outbox.saved_views SELECT tenant_id, '', 'stuck', $1, 'bob' FROM outbox.saved_views WHERE name = 'mine'
+			ON CONFLICT (tenant_id, person, name) DO UPDATE SET query = excluded.query, saved_by = 'bob'`, query)
+	}
+	stands := func() string {
+		return r.read(`SELECT coalesce(string_agg(query || ' by ' || saved_by, ', '), 'nothing') FROM outbox.saved_views WHERE name = 'stuck'`)
+	}
+	r.as("a").post("view-save", url.Values{"name": {"mine"}, "search": {"kind=m"}}).is(303)
+	form := url.Values{"name": {"stuck"}, "search": {"kind=a"}, "shared": {"1"}}
+	shares("kind=b")
+	page := r.as("a").post("view-save", form).is(409).has("bob has shared stuck already", "kind:b", "choose another name").hasHTML(`value="kind=a"`, `value="stuck"`)
+	form.Set("replaces", page.fieldsOf().Get("replaces"))
+	shares("kind=c")
+	page = r.as("a").post("view-save", form).is(409).has("kind:c")
+	if got := stands(); got != "kind=c by bob" {
+		t.Errorf("it stands for %s", got)
+	}
+	form.Set("replaces", page.fieldsOf().Get("replaces"))
+	r.as("a").post("view-save", form).is(303)
+	r.as("a").post("view-save", url.Values{"name": {"stuck"}, "search": {"kind=d"}, "shared": {"1"}}).is(303) // it is their own
+	deletion := r.as("a").get("view-delete?name=stuck&shared=1").is(200).has("kind:d").fieldsOf()
+	deletion.Set("reason", "")
+	shares("kind=e")
+	r.as("a").post("view-delete", deletion).is(409).has("other jobs by now")
+	if got := stands(); got != "kind=e by bob" {
+		t.Errorf("it stands for %s", got)
+	}
+	deletion = r.as("a").get("view-delete?name=stuck&shared=1").is(200).fieldsOf()
+	r.as("a").post("view-delete", deletion).is(303)
+	if got := stands(); got != "nothing" {
+		t.Errorf("it stands for %s", got)
+	}
 }
 
 func (a answer) hasHTML(texts ...string) answer {

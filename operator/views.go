@@ -15,6 +15,9 @@ import (
 // ErrViewNotFound reports that there is no view of that name.
 var ErrViewNotFound = errors.New("view not found")
 
+// ErrViewChanged reports that a view stands for another query than the one that is to be replaced or deleted.
+var ErrViewChanged = errors.New("the view stands for another query")
+
 // ErrTooManyViews reports that a person, or a tenant, has the maximum number of views.
 var ErrTooManyViews = errors.New("too many views")
 
@@ -67,21 +70,26 @@ func (o *Operator) Views(ctx context.Context, tenant outbox.ID) ([]View, error) 
 	return views, nil
 }
 
-// SaveView stores a view of the actor, or one that is shared in the tenant, replacing the one of that name. Only
-// sharing one is an act for the audit. It returns [ErrTooManyViews].
-func (o *Operator) SaveView(ctx context.Context, tenant outbox.ID, view View) error {
+// SaveView stores a view of the actor, or one that is shared in the tenant, in place of the actor's own view of that
+// name. It replaces a shared view of another person only if replaces is that one's query, so that the actor knows what is
+// lost. Only sharing one is an act for the audit. It returns [ErrTooManyViews] and [ErrViewChanged].
+func (o *Operator) SaveView(ctx context.Context, tenant outbox.ID, view View, replaces string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	if err := view.validate(); err != nil {
+	if err := errors.Join(view.validate(), validTexts(map[string]string{"replaces": replaces})); err != nil {
 		return err
 	}
 	saved, err := o.db.SaveView(ctx, sqlgen.SaveViewParams{
 		TenantID: pgvalue.UUID(tenant), Person: o.person(view.Shared), Name: view.Name, Query: view.Query,
-		Most:  MaxViews,
+		Replaces: replaces, Most: MaxViews,
 		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	})
-	if err == nil && len(saved) == 0 {
+	switch {
+	case err != nil || saved.IsSaved:
+	case saved.IsFull:
 		err = ErrTooManyViews
+	default:
+		err = ErrViewChanged
 	}
 	if err != nil {
 		return fmt.Errorf("save view %q: %w", view.Name, err)
@@ -89,22 +97,27 @@ func (o *Operator) SaveView(ctx context.Context, tenant outbox.ID, view View) er
 	return nil
 }
 
-// DeleteView deletes a view of the actor, or one that is shared in the tenant. It returns [ErrViewNotFound].
-func (o *Operator) DeleteView(ctx context.Context, tenant outbox.ID, name string, shared bool) error {
+// DeleteView deletes a view of the actor, or one that is shared in the tenant, if it still stands for the view's query.
+// It returns [ErrViewNotFound] and [ErrViewChanged].
+func (o *Operator) DeleteView(ctx context.Context, tenant outbox.ID, view View) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	if err := validTexts(map[string]string{"name": name}); err != nil {
+	if err := validTexts(map[string]string{"View.Name": view.Name, "View.Query": view.Query}); err != nil {
 		return err
 	}
-	deleted, err := o.db.DeleteView(ctx, sqlgen.DeleteViewParams{
-		TenantID: pgvalue.UUID(tenant), Person: o.person(shared), Name: name,
+	found, err := o.db.DeleteView(ctx, sqlgen.DeleteViewParams{
+		TenantID: pgvalue.UUID(tenant), Person: o.person(view.Shared), Name: view.Name, Query: view.Query,
 		Actor: o.by.actor, RequestID: o.by.requestID, Reason: o.by.reason,
 	})
-	if err == nil && len(deleted) == 0 {
+	switch {
+	case err != nil || found.IsDeleted:
+	case found.WasThere:
+		err = ErrViewChanged
+	default:
 		err = ErrViewNotFound
 	}
 	if err != nil {
-		return fmt.Errorf("delete view %q: %w", name, err)
+		return fmt.Errorf("delete view %q: %w", view.Name, err)
 	}
 	return nil
 }

@@ -6,17 +6,22 @@ WHERE tenant_id = @tenant_id
   AND person IN ('', @person::text)
 ORDER BY person = '', name;
 
--- name: SaveView :many
--- SaveView stores a view, or gives the view of that name another query. It returns no row if there are @most others
--- already. Sharing a view is recorded as an act; saving a private one is not.
+-- name: SaveView :one
+-- SaveView stores a view, or gives the view of that name another query: a shared one of another person only if it stands
+-- for @replaces. is_full reports that there are @most others already; then nothing is saved either. Sharing a view is
+-- recorded as an act; saving a private one is not.
 WITH was AS (
     SELECT name, query FROM outbox.saved_views WHERE saved_views.tenant_id = @tenant_id AND saved_views.person = @person
+), room AS (
+    SELECT count(*) >= @most::integer AS is_full FROM was WHERE was.name <> @name::text
 ), saved AS (
     INSERT INTO outbox.saved_views (tenant_id, person, name, query, saved_by)
     SELECT @tenant_id, @person, @name, @query, @actor
-    WHERE (SELECT count(*) FROM was WHERE was.name <> @name) < @most::integer
+    FROM room
+    WHERE NOT room.is_full
     ON CONFLICT (tenant_id, person, name) DO UPDATE
         SET query = excluded.query, saved_by = excluded.saved_by, saved_at = statement_timestamp()
+        WHERE saved_views.saved_by = @actor OR saved_views.query = @replaces
     RETURNING name, query
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, target, before, after)
@@ -25,13 +30,14 @@ WITH was AS (
     FROM saved
     WHERE @person = ''
 )
-SELECT saved.name FROM saved;
+SELECT EXISTS (SELECT FROM saved) AS is_saved, room.is_full::boolean AS is_full FROM room;
 
--- name: DeleteView :many
--- DeleteView deletes a view. That is recorded as an act if the view was shared. It returns no row if there was none.
+-- name: DeleteView :one
+-- DeleteView deletes a view if it stands for @query. That is recorded as an act if the view was shared. was_there reports
+-- that there was one of that name, whatever it stood for.
 WITH deleted AS (
     DELETE FROM outbox.saved_views
-    WHERE saved_views.tenant_id = @tenant_id AND saved_views.person = @person AND saved_views.name = @name
+    WHERE saved_views.tenant_id = @tenant_id AND saved_views.person = @person AND saved_views.name = @name AND saved_views.query = @query
     RETURNING name, query
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, target, before)
@@ -41,4 +47,5 @@ WITH deleted AS (
     FROM deleted
     WHERE @person = ''
 )
-SELECT deleted.name FROM deleted;
+SELECT EXISTS (SELECT FROM deleted) AS is_deleted,
+       EXISTS (SELECT FROM outbox.saved_views WHERE saved_views.tenant_id = @tenant_id AND saved_views.person = @person AND saved_views.name = @name) AS was_there;

@@ -11,57 +11,53 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const DeleteView = `-- name: DeleteView :many
+const DeleteView = `-- name: DeleteView :one
 WITH deleted AS (
     DELETE FROM outbox.saved_views
-    WHERE saved_views.tenant_id = $1 AND saved_views.person = $2 AND saved_views.name = $3
+    WHERE saved_views.tenant_id = $1 AND saved_views.person = $2 AND saved_views.name = $3 AND saved_views.query = $4
     RETURNING name, query
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, target, before)
-    SELECT $4, nullif($5::text, ''), nullif($6::text, ''), 'view.delete',
+    SELECT $5, nullif($6::text, ''), nullif($7::text, ''), 'view.delete',
            nullif($1, '00000000-0000-0000-0000-000000000000'),
         deleted.name, jsonb_build_object('query', deleted.query)
     FROM deleted
     WHERE $2 = ''
 )
-SELECT deleted.name FROM deleted
+SELECT EXISTS (SELECT FROM deleted) AS is_deleted,
+       EXISTS (SELECT FROM outbox.saved_views WHERE saved_views.tenant_id = $1 AND saved_views.person = $2 AND saved_views.name = $3) AS was_there
 `
 
 type DeleteViewParams struct {
 	TenantID  pgtype.UUID
 	Person    string
 	Name      string
+	Query     string
 	Actor     string
 	RequestID string
 	Reason    string
 }
 
-// DeleteView deletes a view. That is recorded as an act if the view was shared. It returns no row if there was none.
-func (q *Queries) DeleteView(ctx context.Context, arg DeleteViewParams) ([]string, error) {
-	rows, err := q.db.Query(ctx, DeleteView,
+type DeleteViewRow struct {
+	IsDeleted bool
+	WasThere  bool
+}
+
+// DeleteView deletes a view if it stands for @query. That is recorded as an act if the view was shared. was_there reports
+// that there was one of that name, whatever it stood for.
+func (q *Queries) DeleteView(ctx context.Context, arg DeleteViewParams) (DeleteViewRow, error) {
+	row := q.db.QueryRow(ctx, DeleteView,
 		arg.TenantID,
 		arg.Person,
 		arg.Name,
+		arg.Query,
 		arg.Actor,
 		arg.RequestID,
 		arg.Reason,
 	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []string
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
-		items = append(items, name)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+	var i DeleteViewRow
+	err := row.Scan(&i.IsDeleted, &i.WasThere)
+	return i, err
 }
 
 const ListViews = `-- name: ListViews :many
@@ -107,64 +103,63 @@ func (q *Queries) ListViews(ctx context.Context, tenantID pgtype.UUID, person st
 	return items, nil
 }
 
-const SaveView = `-- name: SaveView :many
+const SaveView = `-- name: SaveView :one
 WITH was AS (
     SELECT name, query FROM outbox.saved_views WHERE saved_views.tenant_id = $1 AND saved_views.person = $2
+), room AS (
+    SELECT count(*) >= $3::integer AS is_full FROM was WHERE was.name <> $4::text
 ), saved AS (
     INSERT INTO outbox.saved_views (tenant_id, person, name, query, saved_by)
-    SELECT $1, $2, $3, $4, $5
-    WHERE (SELECT count(*) FROM was WHERE was.name <> $3) < $6::integer
+    SELECT $1, $2, $4, $5, $6
+    FROM room
+    WHERE NOT room.is_full
     ON CONFLICT (tenant_id, person, name) DO UPDATE
         SET query = excluded.query, saved_by = excluded.saved_by, saved_at = statement_timestamp()
+        WHERE saved_views.saved_by = $6 OR saved_views.query = $7
     RETURNING name, query
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, target, before, after)
-    SELECT $5, nullif($7::text, ''), nullif($8::text, ''), 'view.share', nullif($1, '00000000-0000-0000-0000-000000000000'),
+    SELECT $6, nullif($8::text, ''), nullif($9::text, ''), 'view.share', nullif($1, '00000000-0000-0000-0000-000000000000'),
         saved.name, (SELECT jsonb_build_object('query', was.query) FROM was WHERE was.name = saved.name), jsonb_build_object('query', saved.query)
     FROM saved
     WHERE $2 = ''
 )
-SELECT saved.name FROM saved
+SELECT EXISTS (SELECT FROM saved) AS is_saved, room.is_full::boolean AS is_full FROM room
 `
 
 type SaveViewParams struct {
 	TenantID  pgtype.UUID
 	Person    string
+	Most      int32
 	Name      string
 	Query     string
 	Actor     string
-	Most      int32
+	Replaces  string
 	RequestID string
 	Reason    string
 }
 
-// SaveView stores a view, or gives the view of that name another query. It returns no row if there are @most others
-// already. Sharing a view is recorded as an act; saving a private one is not.
-func (q *Queries) SaveView(ctx context.Context, arg SaveViewParams) ([]string, error) {
-	rows, err := q.db.Query(ctx, SaveView,
+type SaveViewRow struct {
+	IsSaved bool
+	IsFull  bool
+}
+
+// SaveView stores a view, or gives the view of that name another query: a shared one of another person only if it stands
+// for @replaces. is_full reports that there are @most others already; then nothing is saved either. Sharing a view is
+// recorded as an act; saving a private one is not.
+func (q *Queries) SaveView(ctx context.Context, arg SaveViewParams) (SaveViewRow, error) {
+	row := q.db.QueryRow(ctx, SaveView,
 		arg.TenantID,
 		arg.Person,
+		arg.Most,
 		arg.Name,
 		arg.Query,
 		arg.Actor,
-		arg.Most,
+		arg.Replaces,
 		arg.RequestID,
 		arg.Reason,
 	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []string
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
-		items = append(items, name)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+	var i SaveViewRow
+	err := row.Scan(&i.IsSaved, &i.IsFull)
+	return i, err
 }
