@@ -53,6 +53,12 @@ func validPerSecond(field string, rate float64) error {
 	return nil
 }
 
+// timeOf returns how long n take at a rate; a century if it is longer, because a Duration ends after three.
+func timeOf(n int64, rate float64) time.Duration {
+	const century = 100 * 365 * 24 * time.Hour
+	return time.Duration(min(float64(n)/rate*float64(time.Second), float64(century)))
+}
+
 const (
 	actPage = 500 // jobs in a statement of an act on many
 	// actBytes limits their payloads, which a dismissal moves, so that the statement finishes within its time limit.

@@ -43,9 +43,9 @@ type EventReplay struct {
 // ReplayPlan is what a replay would publish.
 type ReplayPlan struct {
 	Events         int64
-	Oldest, Newest time.Time // when the first and the last of them were stored
-	Until          time.Time // the filter's, or now
-	Takes          time.Duration
+	Oldest, Newest time.Time     // when the first and the last of them were stored
+	Until          time.Time     // the filter's, or now
+	Takes          time.Duration // a hundred years if it is longer
 	// Dropped estimates how many messages the broker would drop if it got them at once, because it remembers their ids
 	// for the time Remembers: the events that were stored within that time. It is 0 with new ids, or if that is not
 	// known.
@@ -147,7 +147,7 @@ func (o *Operator) WouldReplayEvents(ctx context.Context, sink string, r EventRe
 		plan.Dropped = row.Remembered
 	}
 	if r.PerSecond > 0 {
-		plan.Takes = time.Duration(float64(row.Events) / r.PerSecond * float64(time.Second))
+		plan.Takes = timeOf(row.Events, r.PerSecond)
 	}
 	return plan, nil
 }

@@ -3,11 +3,23 @@ package operator_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
+
+// A plan's time is not negative, however many events it has and however slow it is.
+func TestAPlanOfManyTakesLong(t *testing.T) {
+	t.Parallel()
+	const century = 100 * 365 * 24 * time.Hour
+	for n, want := range map[int64]time.Duration{0: 0, 7: 7000 * time.Second, 3_000_000: 3_000_000_000 * time.Second, 9_300_000: century, 1 << 60: century} {
+		if got := operator.TimeOf(n, operator.MinPerSecond); got != want {
+			t.Errorf("%d take %s, want %s", n, got, want)
+		}
+	}
+}
 
 // A dry run for a sink that is not there finds that out, unless it is a tenant's, to which that is not to be known.
 func TestAReplayToASinkThatIsNotThere(t *testing.T) {

@@ -109,3 +109,6 @@ const (
 	LettersAtOnce = lettersAtOnce
 	AsCounted     = asCounted
 )
+
+// TimeOf returns how long a plan takes.
+var TimeOf = timeOf

@@ -43,9 +43,9 @@ type JobReplay struct {
 // HistoryPlan is what a replay of jobs would store.
 type HistoryPlan struct {
 	Jobs, Bytes    int64
-	Oldest, Newest time.Time // when the first and the last of them succeeded
-	Until          time.Time // the replay's Until, or now
-	Takes          time.Duration
+	Oldest, Newest time.Time     // when the first and the last of them succeeded
+	Until          time.Time     // the replay's Until, or now
+	Takes          time.Duration // a hundred years if it is longer
 }
 
 func (r *JobReplay) validate() error {
@@ -95,7 +95,7 @@ func (o *Operator) WouldReplayHistory(ctx context.Context, r JobReplay) (History
 		Until: r.Until,
 	}
 	if r.PerSecond > 0 {
-		plan.Takes = time.Duration(float64(plan.Jobs) / r.PerSecond * float64(time.Second))
+		plan.Takes = timeOf(plan.Jobs, r.PerSecond)
 	}
 	return plan, nil
 }
