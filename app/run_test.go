@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/internal/promtest"
+	"github.com/posthaste-dev/posthaste/migrations"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/schedule"
@@ -387,6 +389,10 @@ func TestPromlintOfAProcess(t *testing.T) {
 		if !strings.Contains(metrics, name) {
 			t.Errorf("these are not the metrics, they lack %s: %.400q", name, metrics)
 		}
+	}
+	build := regexp.MustCompile(`(?m)^outbox_build_info\{.*schema="` + fmt.Sprint(migrations.Latest()) + `".*\} 1$`)
+	if !build.MatchString(metrics) {
+		t.Errorf("no metric matches %s: %.400q", build, metrics)
 	}
 	promtest.Check(t, "", []byte(metrics), "check", "metrics")
 	r.end(nil)

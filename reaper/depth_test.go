@@ -289,6 +289,29 @@ func TestOneOfManyReapersCounts(t *testing.T) {
 	look(reapers[4], 1)
 }
 
+// The age of a snapshot is that of its transaction, where the reaper's login may see when it began.
+func TestTheAgeOfASnapshotIsSampled(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	snapshot, err := db.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = snapshot.Rollback(context.WithoutCancel(t.Context())) }()
+	age := func() (seconds float64) {
+		if err := snapshot.QueryRow(t.Context(), `SELECT extract(epoch FROM clock_timestamp() - now())`).Scan(&seconds); err != nil {
+			t.Fatal(err)
+		}
+		return seconds
+	}
+	r := newReaper(t, db, Config{})
+	least := age()
+	takeSample(t, r, db)
+	if got, most := value(t, r.metrics.horizonSeconds), age(); got < least || got > most {
+		t.Errorf("the horizon is %v s back, want %v s to %v s, the age of the snapshot", got, least, most)
+	}
+}
+
 // A snapshot that a session of another role holds counts, whatever else of it the reaper's login is shown.
 func TestASnapshotOfAnotherRoleIsSampled(t *testing.T) {
 	t.Parallel()
@@ -306,5 +329,12 @@ func TestASnapshotOfAnotherRoleIsSampled(t *testing.T) {
 	takeSample(t, r, db)
 	if got := value(t, r.metrics.horizonTransactions); got < 1 {
 		t.Errorf("the horizon is %v transactions back, want those since the snapshot", got)
+	}
+	var latest float64
+	if err := db.QueryRow(t.Context(), `SELECT max(version_id) FROM outbox.schema_version`).Scan(&latest); err != nil {
+		t.Fatal(err)
+	}
+	if got := value(t, r.metrics.schema); got != latest {
+		t.Errorf("the schema is that of migration %v, want %v", got, latest)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -331,8 +332,10 @@ func TestAnOutageLosesNothingAndShows(t *testing.T) {
 		}
 		return nil
 	}, away)
-	stop := start(t, db, &sink, nil)
+	reg := prometheus.NewRegistry()
+	stop := start(t, db, &sink, func(c *relay.Config) { c.Registerer = reg })
 	publish(t, db, "t", "k", "1", "2", "3", "4")
+	waitFor(t, func() bool { return gauge(t, reg, "outbox_relay_lag_seconds") > 1 }, func() string { return "the lag rises" })
 	code := `SELECT coalesce(away_code || ': ' || away_message, '') FROM outbox.sinks`
 	waitFor(t, func() bool { return strings.Contains(ask[string](t, db, code), "relay_unavailable") }, func() string { return "the outage is in outbox.sinks" })
 	if got := ask[string](t, db, code); !strings.HasSuffix(got, "connection refused") {
