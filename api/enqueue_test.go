@@ -210,7 +210,7 @@ func TestBusyIdempotencyKeysHoldUpNoOtherTenant(t *testing.T) {
 }
 
 // A lock on the table of jobs, as CREATE INDEX takes, is not a busy idempotency key to those who have none. They wait
-// once for it, all together, and are told that nothing was stored.
+// once for it, all together, and the answer is that nothing was stored.
 func TestALockOnTheJobsIsNoBusyKey(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -44,8 +44,8 @@ type EditedReplay struct {
 	DryRun        bool   `json:"dryRun,omitempty"` // only report whether it would be done: the problem, or the job
 }
 
-// ReplayDeadLetters runs dead letters again, up to 1 000 per request. A request whose answer was lost can be repeated if
-// it has a Cursor, or the FailedUntil of a dry run in its Filter: otherwise the repeat also replays jobs that were
+// ReplayDeadLetters runs dead letters again, up to 1 000 per request. A request whose answer was lost can be repeated
+// if it has a Cursor, or the FailedUntil of a dry run in its Filter: otherwise the repeat also replays jobs that were
 // replayed and have failed again.
 func (c *Client) ReplayDeadLetters(ctx context.Context, what ReplayAct) (LettersActed, error) {
 	return ask[LettersActed](ctx, c, post("/dead-letters/replay", what))

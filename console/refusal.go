@@ -86,16 +86,6 @@ func refusalOf(err error) refusal {
 			http.StatusNotFound, "There is no such sink",
 			"No relay has ever published to a sink of the name.",
 		}
-	case errors.Is(err, operator.ErrViewNotFound):
-		return refusal{
-			http.StatusNotFound, "There is no such view",
-			"Somebody may have deleted it. Go back to the jobs.",
-		}
-	case errors.Is(err, operator.ErrViewChanged):
-		return refusal{
-			http.StatusConflict, "The view stands for other jobs by now",
-			"Somebody has saved another search by its name. Nothing was changed.",
-		}
 	case errors.Is(err, operator.ErrPastDeadline):
 		return refusal{http.StatusConflict, "Its deadline has passed", "It would only expire. Nothing was changed."}
 	}

@@ -133,7 +133,7 @@ func (v *visit) viewNamed(name string, shared bool) (savedView, error) {
 	}
 	at := slices.IndexFunc(views, func(w savedView) bool { return w.Name == name && w.Shared == shared })
 	if at < 0 {
-		return savedView{}, operator.ErrViewNotFound
+		return savedView{}, refusalOfView(operator.ErrViewNotFound)
 	}
 	return views[at], nil
 }
@@ -173,9 +173,26 @@ func doDeleteView(v *visit, o *operator.Operator) error {
 	if v.param("shown") == "" {
 		return unreadable("shown", "is missing")
 	}
-	return o.DeleteView(v.ctx(), v.tenant(), operator.View{
+	return refusalOfView(o.DeleteView(v.ctx(), v.tenant(), operator.View{
 		Name: v.param("name"), Query: v.param("shown"), Shared: v.param("shared") != "",
-	})
+	}))
+}
+
+// refusalOfView returns what people read for an error of a view, and others unchanged.
+func refusalOfView(err error) error {
+	switch {
+	case errors.Is(err, operator.ErrViewNotFound):
+		return refusal{
+			http.StatusNotFound, "There is no such view",
+			"Somebody may have deleted it. Go back to the jobs.",
+		}
+	case errors.Is(err, operator.ErrViewChanged):
+		return refusal{
+			http.StatusConflict, "The view stands for other jobs by now",
+			"Somebody has saved another search by its name. Nothing was changed.",
+		}
+	}
+	return err
 }
 
 // deletion returns where a view is deleted, and why this viewer may not; "" if they may.

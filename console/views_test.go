@@ -79,7 +79,8 @@ func TestAViewOfAnotherPersonIsNotLost(t *testing.T) {
 	}
 	form.Set("replaces", page.fieldsOf().Get("replaces"))
 	r.as("a").post("view-save", form).is(303)
-	r.as("a").post("view-save", url.Values{"name": {"stuck"}, "search": {"kind=d"}, "shared": {"1"}}).is(303) // it is their own
+	// It is their own now.
+	r.as("a").post("view-save", url.Values{"name": {"stuck"}, "search": {"kind=d"}, "shared": {"1"}}).is(303)
 	deletion := r.as("a").get("view-delete?name=stuck&shared=1").is(200).has("kind:d").fieldsOf()
 	deletion.Set("reason", "")
 	shares("kind=e")

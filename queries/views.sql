@@ -7,9 +7,9 @@ WHERE tenant_id = @tenant_id
 ORDER BY person = '', name;
 
 -- name: SaveView :one
--- SaveView stores a view, or gives the view of that name another query: a shared one of another person only if it stands
--- for @replaces. is_full reports that there are @most others already; then nothing is saved either. Sharing a view is
--- recorded as an act; saving a private one is not.
+-- SaveView stores a view, or gives the view of that name another query: a shared one of another person only if it
+-- stands for @replaces. is_full reports that there are @most others already; then nothing is saved either. Sharing a
+-- view is recorded as an act; saving a private one is not.
 WITH was AS (
     SELECT name, query FROM outbox.saved_views WHERE saved_views.tenant_id = @tenant_id AND saved_views.person = @person
 ), room AS (
@@ -33,8 +33,8 @@ WITH was AS (
 SELECT EXISTS (SELECT FROM saved) AS is_saved, room.is_full::boolean AS is_full FROM room;
 
 -- name: DeleteView :one
--- DeleteView deletes a view if it stands for @query. That is recorded as an act if the view was shared. was_there reports
--- that there was one of that name, whatever it stood for.
+-- DeleteView deletes a view if it stands for @query. That is recorded as an act if the view was shared. was_there
+-- reports that there was one of that name, whatever it stood for.
 WITH deleted AS (
     DELETE FROM outbox.saved_views
     WHERE saved_views.tenant_id = @tenant_id AND saved_views.person = @person AND saved_views.name = @name AND saved_views.query = @query

@@ -43,8 +43,8 @@ type DeleteViewRow struct {
 	WasThere  bool
 }
 
-// DeleteView deletes a view if it stands for @query. That is recorded as an act if the view was shared. was_there reports
-// that there was one of that name, whatever it stood for.
+// DeleteView deletes a view if it stands for @query. That is recorded as an act if the view was shared. was_there
+// reports that there was one of that name, whatever it stood for.
 func (q *Queries) DeleteView(ctx context.Context, arg DeleteViewParams) (DeleteViewRow, error) {
 	row := q.db.QueryRow(ctx, DeleteView,
 		arg.TenantID,
@@ -144,9 +144,9 @@ type SaveViewRow struct {
 	IsFull  bool
 }
 
-// SaveView stores a view, or gives the view of that name another query: a shared one of another person only if it stands
-// for @replaces. is_full reports that there are @most others already; then nothing is saved either. Sharing a view is
-// recorded as an act; saving a private one is not.
+// SaveView stores a view, or gives the view of that name another query: a shared one of another person only if it
+// stands for @replaces. is_full reports that there are @most others already; then nothing is saved either. Sharing a
+// view is recorded as an act; saving a private one is not.
 func (q *Queries) SaveView(ctx context.Context, arg SaveViewParams) (SaveViewRow, error) {
 	row := q.db.QueryRow(ctx, SaveView,
 		arg.TenantID,
