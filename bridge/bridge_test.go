@@ -115,13 +115,13 @@ func TestAMessageSaysNothingInOurName(t *testing.T) {
 				db := pgtest.New(t)
 				m := order(1)
 				m.Key = key
-				m.Headers = []bridge.Header{{"posthaste-replay", "1"}, {"Posthaste-Original-Id", "2"}, {"posthaste-bin", "\xff"}, {"Traceparent", "00-1-2-01"}, {"x-posthaste", "3"}, {"caller-service", "billing"}, {"Caller_Service", "billing"}}
+				m.Headers = []bridge.Header{{"posthaste-replay", "1"}, {"Posthaste-Original-Id", "2"}, {"posthaste-bin", "\xff"}, {"bin", "\xff"}, {"bin", "\x00"}, {"Traceparent", "00-1-2-01"}, {"x-posthaste", "3"}, {"caller-service", "billing"}, {"Caller_Service", "billing"}}
 				s := newSource(m)
 				_, stop := start(t, db, bridge.BridgeConfig{Source: s, Options: options, Ordered: true})
 				await(t, "a job", 10*time.Second, func() bool { _, acked := s.counts(); return acked == 1 })
 				stop()
 				want := map[string]string{
-					"inbox-posthaste-replay": "1", "inbox-Posthaste-Original-Id": "2", "inbox-posthaste-bin;base64": "/w==", "traceparent": "00-1-2-01", "x-posthaste": "3",
+					"inbox-posthaste-replay": "1", "inbox-Posthaste-Original-Id": "2", "inbox-posthaste-bin;base64": "/w==", "bin;base64": "/ywgAA==", "traceparent": "00-1-2-01", "x-posthaste": "3",
 					"inbox-caller-service": "billing", "inbox-Caller_Service": "billing",
 					"inbox-source": "orders", "inbox-id": "order-1", "inbox-subject": "orders.new", "inbox-position": "2",
 				}

@@ -7,7 +7,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"mime"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -58,7 +60,7 @@ func (b *BridgeConfig) job(m *Message) (outbox.Request, error) {
 func (m *Message) idempotencyKey() string { return short(text(m.Source + "/" + m.ID)) }
 
 func (m *Message) headers() map[string]string {
-	all := make(map[string]string, len(m.Headers)+4)
+	values := make(map[string]string, len(m.Headers))
 	for _, h := range m.Headers {
 		name, value := h.Name, h.Value
 		for _, context := range []string{"traceparent", "tracestate"} {
@@ -70,11 +72,16 @@ func (m *Message) headers() map[string]string {
 			engine.PosesAsService(name) {
 			name = theirs + name
 		}
+		if before, ok := values[name]; ok {
+			value = before + ", " + value
+		}
+		values[name] = value
+	}
+	all := make(map[string]string, len(values)+4)
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		value := values[name]
 		if !isText(value) {
 			name, value = name+";base64", base64.StdEncoding.EncodeToString([]byte(value))
-		}
-		if before, ok := all[name]; ok {
-			value = before + ", " + value
 		}
 		all[name] = value
 	}
