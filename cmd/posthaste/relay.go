@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -348,9 +349,9 @@ func (c *relayConfig) check(ctx context.Context) (all []brokerFinding, err error
 			all = append(all, brokerFinding{name, f})
 		}
 	}
-	all = append(c.sharedStreams(), c.sharedNames()...)
+	all = slices.Concat(c.sharedStreams(), c.sharedNames(), c.sharedKeys())
 	for _, sink := range sinks {
-		add(sink.Name, checkSink(ctx, sink, c.Topics))
+		add(sink.Name, checkSink(ctx, sink, plain(c.Topics)))
 	}
 	for _, b := range bridges {
 		add("bridge "+b.Name, checkBridge(ctx, b))

@@ -21,7 +21,7 @@ type bridgeSpec struct {
 	NATS     *natsSpec `yaml:"nats"`     // with the fields of a sink
 	Stream   text      `yaml:"stream"`   // of NATS
 	Consumer text      `yaml:"consumer"` // of NATS: durable, created if it does not exist; no other service may have it
-	Subjects []string  `yaml:"subjects"` // of NATS (default: all subjects of the stream)
+	Subjects []text    `yaml:"subjects"` // of NATS (default: all subjects of the stream)
 
 	Kafka *kafkaSpec `yaml:"kafka"` // with the fields of a sink
 	Topic text       `yaml:"topic"` // of Kafka
@@ -53,7 +53,7 @@ func (b bridgeSpec) open() (probed, error) {
 		return nil, errors.New("stream, consumer and subjects are fields of nats; kafka has topic and group")
 	case b.NATS != nil:
 		return nats.OpenSource(b.NATS.config(), nats.SourceConfig{
-			Stream: string(b.Stream), Consumer: string(b.Consumer), Subjects: b.Subjects,
+			Stream: string(b.Stream), Consumer: string(b.Consumer), Subjects: plain(b.Subjects),
 			Ordered: b.Ordered,
 		})
 	}

@@ -25,7 +25,7 @@ type relayConfig struct {
 	Sinks  map[string]sinkSpec `yaml:"sinks"`  // brokers, by name; a sink's name identifies its position in the log
 	Routes []routeSpec         `yaml:"routes"` // which events go to which sink; the first route that matches applies
 	// topics that programs publish: one without a route, or listed twice, is a mistake (default: not checked)
-	Topics []string `yaml:"topics"`
+	Topics []text `yaml:"topics"`
 
 	RPC      *natsService `yaml:"rpc"`      // operators' requests over NATS, served by processes with the role api
 	Presence *natsService `yaml:"presence"` // heartbeats over NATS, published by processes that run jobs
@@ -38,9 +38,9 @@ type relayConfig struct {
 
 type routeSpec struct {
 	// a topic; order.* for all topics that begin with "order."; or * for every topic
-	Topics      []string `yaml:"topics"`
-	To          string   `yaml:"to"`          // name of the sink
-	Destination string   `yaml:"destination"` // template of the destination: subject, topic, exchange, stream, path
+	Topics      []text `yaml:"topics"`
+	To          string `yaml:"to"`          // name of the sink
+	Destination string `yaml:"destination"` // template of the destination: subject, topic, exchange, stream, path
 	// how messages carry the attributes of CloudEvents 1.0: binary, structured or off (default: binary)
 	CloudEvents relay.CloudEvents `yaml:"cloudEvents"`
 	// what happens to later messages of the key when the broker refuses one: hold, skip, park or drop (default: hold)
@@ -146,7 +146,7 @@ func (c *relayConfig) validate(root *yaml.Node) error {
 		routes[r.To] = append(routes[r.To], r.route())
 		p.addAll(path, r.route().Validate())
 	}
-	for _, mistake := range relay.CheckTopics(c.Topics, routes) {
+	for _, mistake := range relay.CheckTopics(plain(c.Topics), routes) {
 		p.add([]any{"topics", mistake.Index}, ": %s", mistake.Reason)
 	}
 	c.validateSinks(led, p)
@@ -273,6 +273,39 @@ func (c *relayConfig) sharedNames() (all []brokerFinding) {
 	return all
 }
 
+// sharedKeys warns of bridges whose jobs have the same idempotency keys for messages of the same IDs, although these may
+// be different messages: a key says the name of the stream or topic, and not where it is.
+func (c *relayConfig) sharedKeys() (all []brokerFinding) {
+	names := slices.Sorted(maps.Keys(c.Bridges))
+	for n, name := range names {
+		for _, before := range names[:n] {
+			one, other := c.Bridges[name], c.Bridges[before]
+			if one.Stream+one.Topic != other.Stream+other.Topic || one.Kind != other.Kind || one.Tenant != other.Tenant ||
+				one.isAt(other) {
+				continue
+			}
+			all = append(all, brokerFinding{"bridge " + name, relay.Finding{
+				Severity: relay.SeverityWarning,
+				What: fmt.Sprintf("it has %s, kind and tenant as bridge %s has, at another server or with another login: of two messages with one ID, one becomes a job",
+					one.Stream+one.Topic, before),
+				Remedy: "unless each ID is of one message only, give it another kind or tenant",
+			}})
+		}
+	}
+	return all
+}
+
+// isAt reports whether two bridges have one server and account, as far as the file shows.
+func (b bridgeSpec) isAt(other bridgeSpec) bool {
+	switch {
+	case b.NATS != nil && other.NATS != nil:
+		return haveCommon(b.NATS.servers(), other.NATS.servers()) && b.NATS.account() == other.NATS.account()
+	case b.Kafka != nil && other.Kafka != nil:
+		return haveCommon(b.Kafka.servers(), other.Kafka.servers())
+	}
+	return false
+}
+
 // sharedStreams warns of topics that two sinks publish to one NATS server: an event has the same message id in both, so
 // if one stream has both subjects, it drops the second message as a repeat. Which stream has a subject is not in the
 // file, so it is no mistake of it.
@@ -363,7 +396,7 @@ func serverOf(address, port string) string {
 
 func (r routeSpec) route() relay.Route {
 	return relay.Route{
-		Topics: r.Topics, Destination: r.Destination, CloudEvents: r.CloudEvents, OnRefused: r.OnRefused,
+		Topics: plain(r.Topics), Destination: r.Destination, CloudEvents: r.CloudEvents, OnRefused: r.OnRefused,
 		Preset: r.Preset,
 	}
 }

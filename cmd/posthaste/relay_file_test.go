@@ -122,6 +122,12 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 	} else if sinks, err := c.sinks(); err != nil || sinks[3].Name != "r" || sinks[3].MaxHeld != 7 || sinks[0].MaxHeld != 0 {
 		t.Errorf("they become %+v, %v", sinks, err)
 	}
+	t.Setenv("RELAY_TEST_NAME", "shop.paid")
+	lists := "sinks:\n  a: {nats: {url: \"nats://h:1\"}}\nroutes:\n  - {topics: [\"${RELAY_TEST_NAME}\"], to: a}\ntopics: [\"${RELAY_TEST_NAME}\"]\n" +
+		"bridges:\n  b: {nats: {url: \"nats://h:1\"}, stream: S, consumer: d, kind: k, subjects: [\"${RELAY_TEST_NAME}\"]}\n"
+	if c, err := parseRelayConfig(writeRelayConfig(t, lists)); err != nil || c.Routes[0].Topics[0] != "shop.paid" || c.Topics[0] != "shop.paid" || c.Bridges["b"].Subjects[0] != "shop.paid" {
+		t.Errorf("variables in lists: %+v, %v", c, err)
+	}
 	good := "sinks:\n  a:\n    nats: {urls: [\"nats://h:1\", \"nats://i:1\"], token: \"${RELAY_TEST_TOKEN}\"}\n" + routes
 	c, err := parseRelayConfig(writeRelayConfig(t, good))
 	if err != nil || c.Sinks["a"].NATS.Token != "s3cret" || len(c.Sinks["a"].NATS.URLs) != 2 {
@@ -134,8 +140,12 @@ func TestNamesAtOneBrokerAreCompared(t *testing.T) {
 	apart := "bridges:\n  b: {nats: {url: \"nats://h:1\"}, stream: S, consumer: d, kind: k}\n" +
 		"  c: {nats: {url: \"nats://h:1\"}, stream: T, consumer: d, kind: k}\n" +
 		"  d: {kafka: {brokers: [\"h:1\"]}, topic: t, group: d, kind: k}\n  e: {kafka: {brokers: [\"i:1\"]}, topic: t, group: d, kind: k}\n"
-	if _, err := parseRelayConfig(writeRelayConfig(t, apart)); err != nil {
+	apart += "  f: {kafka: {brokers: [\"k:1\"]}, topic: t, group: d, kind: l}\n  g: {kafka: {brokers: [\"i:1\"]}, topic: t, group: e, kind: k}\n"
+	if c, err := parseRelayConfig(writeRelayConfig(t, apart)); err != nil {
 		t.Errorf("names of other streams and servers: %v", err)
+	} else if f := c.sharedKeys(); len(f) != 2 || f[0].of != "bridge e" || f[1].of != "bridge g" ||
+		!strings.HasPrefix(f[1].What, "it has t, kind and tenant as bridge d has") {
+		t.Errorf("of bridges whose messages may have the same keys: %+v, want one finding of e and one of g", f)
 	}
 	shared := "sinks: {a: {nats: {url: \"nats://h:4222\"}}, b: {nats: {urls: [\"nats://i:1\", \"nats://h\"]}}, c: {nats: {url: \"nats://k:1\"}}}\n" +
 		"routes:\n  - {topics: [\"order.*\"], to: a}\n  - {topics: [\"order.paid\"], to: b}\n" +

@@ -191,6 +191,14 @@ func opened[S relay.Sink](sink S, err error) (relay.Sink, error) {
 	return sink, nil
 }
 
+// plain returns the values of a list.
+func plain(list []text) (all []string) {
+	for _, t := range list {
+		all = append(all, string(t))
+	}
+	return all
+}
+
 // texts returns those that are not empty.
 func texts(list []text, more ...text) (all []string) {
 	for _, t := range append(list[:len(list):len(list)], more...) {
