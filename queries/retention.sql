@@ -66,9 +66,10 @@ SELECT EXISTS (SELECT FROM outbox.idempotency_keys)::boolean;
 -- TrimDeadLetters deletes, of up to @max_rows dead letters after the given one, those that nobody has acted on within
 -- their retention, frees their idempotency keys, and returns where it stopped. The rules are those of TrimHistory. A
 -- message that a sink has refused and that blocks its key stays, whatever the rules are: without it the key would go
--- on. So does a dead letter of an ordered key with jobs behind it, and one that has parked its key when its lease was
--- lost, while jobs wait for the key: unblocking the key is to retry it. A letter whose successor is stored while this
--- statement runs is deleted, as it might have been before.
+-- on. So does a dead letter of an ordered key with jobs behind it; the one for which a key is parked, because without it
+-- nobody would know why; and another that lost its lease in a parked key, while jobs wait for the key: unblocking the
+-- key is to retry them. A letter whose successor is stored while this statement runs is deleted, as it might have been
+-- before.
 WITH rule AS MATERIALIZED (
     SELECT unnest(@statuses::text[])::outbox.job_status AS status, unnest(@queues::text[]) AS queue, unnest(@keeps::interval[]) AS keep
 ), letter AS MATERIALIZED (
@@ -82,6 +83,11 @@ WITH rule AS MATERIALIZED (
                FROM outbox.jobs AS behind
                WHERE behind.tenant_id = jobs.tenant_id AND behind.queue = jobs.queue AND behind.key = jobs.key
                  AND behind.ordered AND behind.status <> 'created' AND behind.status NOT IN ('failed', 'dead')))
+           AND NOT (jobs.key IS NOT NULL AND EXISTS (
+               SELECT
+               FROM outbox.keys
+               WHERE keys.tenant_id = jobs.tenant_id AND keys.queue = jobs.queue AND keys.key = jobs.key
+                 AND keys.parked_at IS NOT NULL AND keys.parked_for = jobs.id))
            AND NOT ((jobs.on_lapse = 'block' AND jobs.last_error_code = 'lease_lost') IS TRUE AND jobs.key IS NOT NULL AND EXISTS (
                SELECT
                FROM outbox.keys
