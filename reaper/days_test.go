@@ -131,6 +131,47 @@ func TestADropGivesWayToAReport(t *testing.T) {
 	}
 }
 
+// A transaction that stores a job in a day keeps it from being dropped, and once it has ended, the job and its key are
+// in the day:
+//
+//	handler  BEGIN, completes a job                                     COMMIT
+//	reaper                            reads the day; LOCK day: gives way          reads the day again, drops it
+func TestADayThatWasKeptIsReadAgain(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	storeClosed(t, db, 1, outbox.Succeeded, 20*day)
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), `
+		WITH late AS (
+			INSERT INTO outbox.history (id, tenant_id, run_at, created_at, finished_at, epoch, status, closed_from, attempt,
+				max_attempts, lost_leases, priority, queue, kind, payload, content_type)
+			SELECT outbox.uuid_v7(), tenant_id, run_at, created_at, finished_at, epoch, status, closed_from, attempt,
+				max_attempts, lost_leases, priority, queue, kind, payload, content_type
+			FROM outbox.history
+			RETURNING id, tenant_id
+		)
+		INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id) SELECT tenant_id, 'test', 'late', id FROM late`); err != nil {
+		t.Fatal(err)
+	}
+	trimPass(t, r)
+	if got := value(t, r.metrics.dropped); got != 0 {
+		t.Fatalf("days dropped beside the transaction = %v, want 0", got)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, db, `DELETE FROM outbox.chores`)
+	trimPass(t, r)
+	dropped, jobs, keys := value(t, r.metrics.dropped), value(t, r.metrics.jobsTrimmed["succeeded"]), query[int](t, db, `SELECT count(*) FROM outbox.idempotency_keys`)
+	if dropped != 1 || jobs != 2 || keys != 0 {
+		t.Errorf("%v days are dropped, with %v jobs, and %d idempotency keys stay; want 1, 2 and 0", dropped, jobs, keys)
+	}
+}
+
 // A transaction that has published an event, or completed a job, keeps the parent of the days locked until it commits:
 //
 //	producer   BEGIN, publish …                                                       COMMIT

@@ -24,8 +24,7 @@ type historyTrimmer struct {
 	config  Config
 	metrics *metrics
 
-	trimmed map[string]int64            // how many retentions each day has been read for
-	counted map[string]map[string]int64 // jobs by outcome in days that wait to be dropped
+	trimmed map[string]int64 // how many retentions each day has been read for
 }
 
 // trim drops the days in which everything is beyond its retention, and deletes such rows from the others. Once all rows
@@ -41,7 +40,6 @@ func (t *historyTrimmer) trim(ctx context.Context) (time.Duration, error) {
 		return slices.ContainsFunc(days, func(day sqlgen.ListHistoryPartitionsRow) bool { return day.Name == name })
 	}
 	maps.DeleteFunc(t.trimmed, func(name string, _ int64) bool { return !listed(name) }) // another reaper dropped them
-	maps.DeleteFunc(t.counted, func(name string, _ map[string]int64) bool { return !listed(name) })
 	wait := backoff.Jitter(trimInterval)
 	inUse := false // by a transaction, for whose end the next empty day need not wait, too
 	for _, day := range days {
@@ -73,20 +71,17 @@ func (t *historyTrimmer) trim(ctx context.Context) (time.Duration, error) {
 	return wait, nil
 }
 
-// dropIfPast drops a day if everything in it is beyond its retention. If the day is kept for now, the result of reading
-// it is remembered.
+// dropIfPast drops a day if everything in it is beyond its retention. A day that is kept for now is read again before
+// the next try: what kept it may be a transaction that stores a job in it.
 func (t *historyTrimmer) dropIfPast(ctx context.Context, day sqlgen.ListHistoryPartitionsRow,
 	rules rules,
 ) (past bool, became outcome, err error) {
-	jobs, known := t.counted[day.Name]
-	if !known {
-		if jobs, past, err = t.countDay(ctx, day, rules); err != nil || !past {
-			return past, kept, err
-		}
-		if err := t.freeKeys(ctx, day); err != nil {
-			return true, kept, err
-		}
-		t.counted[day.Name] = jobs
+	jobs, past, err := t.countDay(ctx, day, rules)
+	if err != nil || !past {
+		return past, kept, err
+	}
+	if err := t.freeKeys(ctx, day); err != nil {
+		return true, kept, err
 	}
 	became, err = t.days.drop(ctx, day.Name, false)
 	if err != nil || became == kept {
@@ -95,7 +90,6 @@ func (t *historyTrimmer) dropIfPast(ctx context.Context, day sqlgen.ListHistoryP
 	for status, n := range jobs {
 		t.metrics.jobsTrimmed[status].Add(float64(n))
 	}
-	delete(t.counted, day.Name)
 	return true, became, nil
 }
 
