@@ -35,8 +35,8 @@ type savepoints struct{ tx pgx.Tx }
 // ours are the settings that questions and acts make for themselves.
 const (
 	askOurs = `
-		SELECT array_agg(name ORDER BY name), array_agg(current_setting(name) ORDER BY name)
-		FROM unnest('{enable_seqscan,enable_bitmapscan,enable_sort,enable_incremental_sort,plan_cache_mode,max_parallel_workers_per_gather,jit,statement_timeout,lock_timeout,idle_in_transaction_session_timeout}'::text[]) AS name`
+		SELECT array_agg(name ORDER BY name), array_agg(coalesce(current_setting(name, true), '') ORDER BY name)
+		FROM unnest('{enable_seqscan,enable_bitmapscan,enable_sort,enable_incremental_sort,plan_cache_mode,max_parallel_workers_per_gather,jit,statement_timeout,lock_timeout,idle_in_transaction_session_timeout,app.tenant_id}'::text[]) AS name`
 	setBack = `SELECT set_config(name, value, true) FROM unnest($1::text[], $2::text[]) AS before (name, value)`
 )
 
