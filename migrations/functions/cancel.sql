@@ -30,12 +30,8 @@ BEGIN
         PERFORM outbox.close_jobs(ARRAY[found.id], ARRAY[found.epoch], ARRAY['cancelled']::outbox.job_status[]);
         became := 'cancelled';
         IF found.key IS NOT NULL THEN
-            -- The jobs behind it move on when this commits: move_freed_key_on.sql. Once would be enough for all jobs
-            -- that a transaction cancels, and twice is harmless: so only the latest rows are checked.
-            INSERT INTO outbox.freed_keys (tenant_id, queue, key)
-            SELECT found.tenant_id, found.queue, found.key
-            WHERE (found.tenant_id, found.queue, found.key) NOT IN (
-                SELECT f.tenant_id, f.queue, f.key FROM (SELECT * FROM outbox.freed_keys ORDER BY id DESC LIMIT 16) AS f);
+            INSERT INTO outbox.freed_keys (tenant_id, queue, key) -- see move_freed_key_on.sql
+            VALUES (found.tenant_id, found.queue, found.key);
         END IF;
     ELSIF found.status = 'running' THEN
         -- The epoch stays: the worker still owns the job, and reports how it ended.
