@@ -213,14 +213,16 @@ const writersPatience = 500 * time.Millisecond
 // If a transaction takes longer than that, and settled something, its job is still the 54th.
 func (o *Operator) waitForWriters(ctx context.Context) (since time.Time, ended bool, err error) {
 	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, forgetActivity); err != nil {
+			return err
+		}
 		var writers []string
-		err := tx.QueryRow(ctx, `SELECT statement_timestamp(), array_agg(DISTINCT transactionid::text) FROM `+writing).
+		err := tx.QueryRow(ctx, `SELECT statement_timestamp(), array_agg(id::text) FROM (`+writing+`) AS writer`).
 			Scan(&since, &writers)
 		ended = len(writers) == 0
 		for until := time.Now().Add(writersPatience); err == nil && !ended && time.Now().Before(until); {
 			if err = backoff.Sleep(ctx, 5*time.Millisecond); err == nil {
-				err = tx.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM `+writing+` AND transactionid::text = ANY ($1))`,
-					writers).Scan(&ended)
+				err = tx.QueryRow(ctx, stillWriting, writers).Scan(&ended)
 			}
 		}
 		return err
@@ -231,9 +233,21 @@ func (o *Operator) waitForWriters(ctx context.Context) (since time.Time, ended b
 	return since, ended, nil
 }
 
-// writing selects the transactions that have written something and not ended yet: each holds the lock of its own id. (A
-// snapshot's xmax does not bound them: the newest may be above it.)
-const writing = `pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted AND pid <> pg_backend_pid()`
+// writing selects the ids of the transactions of others in this database that have written something and not ended yet,
+// except prepared ones. (A snapshot's xmax does not bound them: the newest may be above it.) Every login may see these
+// columns of every session. It shows the moment of its first use in a transaction, unless forgetActivity comes before.
+//
+// Those of other databases do not matter, however long they take. A snapshot's xmin, and the locks of ids in pg_locks,
+// do not tell them apart.
+const (
+	writing = `SELECT backend_xid AS id FROM pg_stat_activity
+	WHERE datname = current_database() AND backend_xid IS NOT NULL AND pid <> pg_backend_pid()`
+	forgetActivity = `SELECT pg_stat_clear_snapshot()`
+	// stillWriting reports whether the transactions $1 have ended: each holds the lock of its own id until then.
+	stillWriting = `SELECT NOT EXISTS (
+		SELECT FROM pg_locks
+		WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted AND transactionid::text = ANY ($1))`
+)
 
 // pageOf is a page of matching dead letters.
 type pageOf struct {

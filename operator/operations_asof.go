@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -62,17 +64,9 @@ func (o *Operator) asOfNow(ctx context.Context) (as asOf, err error) {
 	if as.begun = begun; !ended {
 		as.begun = begun.Add(-claimsEnd)
 	}
-	position, err := o.db.FindPosition(ctx)
+	first, next, err := o.openIDs(ctx)
 	if err != nil {
-		return as, fmt.Errorf("take a snapshot: %w", err)
-	}
-	first, err := strconv.ParseInt(position.Horizon, 10, 64)
-	if err != nil {
-		return as, fmt.Errorf("read the oldest transaction: %w", err)
-	}
-	next, err := strconv.ParseInt(position.Next, 10, 64)
-	if err != nil {
-		return as, fmt.Errorf("read the next transaction: %w", err)
+		return as, fmt.Errorf("find the oldest transaction: %w", err)
 	}
 	if next-first > maxAskedAbout {
 		return as, ErrOldWriter
@@ -88,6 +82,31 @@ func (o *Operator) asOfNow(ctx context.Context) (as asOf, err error) {
 	}
 	as.snapshot = snapshotText(first, next, unsettled)
 	return as, nil
+}
+
+// openIDs returns ids between which are those of all transactions that had written to this database and not ended: from
+// first to below next. A subtransaction's id is above its parent's. Sessions come before prepared transactions, so that
+// one which is prepared meanwhile is found among either.
+func (o *Operator) openIDs(ctx context.Context) (first, next int64, err error) {
+	err = pgx.BeginFunc(ctx, o.txs, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, forgetActivity); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, `
+			SELECT xact.next - coalesce(max(writer.before), 0), xact.next
+			FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) AS xact
+			LEFT JOIN LATERAL (
+				SELECT (xact.next - open.id::text::bigint) & 4294967295 AS before
+				FROM (
+					SELECT backend_xid AS id FROM pg_stat_activity
+					WHERE datname = current_database() AND backend_xid IS NOT NULL
+					UNION ALL
+					SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()
+				) AS open
+			) AS writer ON writer.before < 2147483648 -- the others are above
+			GROUP BY xact.next`).Scan(&first, &next)
+	})
+	return first, next, err
 }
 
 // ErrOldWriter reports that open jobs cannot be counted now. A snapshot that left out uncommitted transactions would

@@ -1,11 +1,14 @@
 package operator_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
@@ -145,6 +148,56 @@ func TestAnAsOfThatNoCountHasReturned(t *testing.T) {
 			if _, refused := errors.AsType[*outbox.InvalidError](err); refused == want || err != nil && !refused {
 				t.Errorf("%.40s: %v; is one: %t", text, err, want)
 			}
+		}
+	}
+}
+
+// A transaction that writes for long in this database is among those that a count asks about, whoever counts. One of
+// another database is not: a load of an hour there would stop every count here.
+func TestACountAsksAboutTheWritersOfItsDatabase(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	write := func(db *pgxpool.Pool) (id int64) {
+		t.Helper()
+		tx, err := db.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+		if err := tx.QueryRow(t.Context(), `SELECT pg_current_xact_id()::text::bigint`).Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	first := func(o *operator.Operator) (id int64) {
+		t.Helper()
+		match, err := o.MatchOpenJobs(t.Context(), operator.CancelJobs, operator.OpenFilter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Sscanf(match.AsOf, "%d:", &id); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	api := operator.New(pgtest.Login(t, db, "outbox_api"))
+	elsewhere := write(pgtest.New(t))
+	exec(t, db, `SELECT pg_current_xact_id()`) // a later one, which ends
+	if letters, err := api.MatchDeadLetters(t.Context(), operator.DeadLetterFilter{}); err != nil || letters.Unsettled {
+		t.Errorf("beside a writer of another database: %+v, %v; want nothing unsettled", letters, err)
+	}
+	for name, o := range map[string]*operator.Operator{"the owner": o, "outbox_api": api} {
+		if id := first(o); id <= elsewhere {
+			t.Errorf("%s asks from %d on, want none from another database's %d", name, id, elsewhere)
+		}
+	}
+	here := write(db)
+	if letters, err := api.MatchDeadLetters(t.Context(), operator.DeadLetterFilter{}); err != nil || !letters.Unsettled {
+		t.Errorf("beside a writer: %+v, %v; want it unsettled", letters, err)
+	}
+	for name, o := range map[string]*operator.Operator{"the owner": o, "outbox_api": api} {
+		if id := first(o); id > here {
+			t.Errorf("%s asks from %d on, want from the writer's %d", name, id, here)
 		}
 	}
 }

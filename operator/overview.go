@@ -77,8 +77,8 @@ func (v Overview) OldestDue() (oldest time.Time) {
 // Overview summarizes all jobs: those of all tenants, unless row security restricts the pool's login to the tenant of
 // the context (see [WithTenant]). With more than some ten thousand open jobs it counts a sample of the table, accurate
 // to a few per cent, so a queue with few jobs may be missing or slightly off. It counts running jobs and dead letters
-// in full up to 10 000, and never misses a queue that has due jobs. The full count omits running jobs whose leases lapsed
-// more than ten minutes ago: if the reaper runs, there are none.
+// in full up to 10 000, and never misses a queue that has due jobs. The full count omits running jobs whose leases
+// lapsed more than ten minutes ago: if the reaper runs, there are none.
 func (o *Operator) Overview(ctx context.Context) (v Overview, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

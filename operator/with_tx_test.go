@@ -131,7 +131,7 @@ func TestQuestionsLeaveACallersTransactionAsItWas(t *testing.T) {
 	_, overview := in.Overview(t.Context())
 	_, explained := in.Explain(t.Context(), id)
 	_, groups := in.DeadLetterGroups(t.Context(), operator.DeadLetterFilter{}, 10)
-	_, page := in.Page(operator.WithTenant(t.Context(), outbox.NewID()), operator.Filter{Kind: "mail"}) // it counts the rows of all tenants
+	_, page := in.Page(operator.WithTenant(t.Context(), outbox.NewID()), operator.Filter{Kind: "mail"})
 	if err := errors.Join(overview, explained, groups, page); err != nil {
 		t.Error(err)
 	}

@@ -161,7 +161,8 @@ func TestACancellationDoesNotReadWhatOthersFreed(t *testing.T) {
 	exec(t, db, `ALTER TABLE outbox.freed_keys ENABLE TRIGGER freed_keys_move_on`)
 	exec(t, db, `SELECT outbox.enqueue('test', key => key) FROM unnest('{first,k}'::text[]) AS key`)
 	tx := begin(t, db, pgx.ReadCommitted)
-	exec(t, tx, `SELECT outbox.cancel(id) FROM outbox.jobs WHERE key = 'first'`) // the session has read the catalog by then
+	// The session has read the catalog by then.
+	exec(t, tx, `SELECT outbox.cancel(id) FROM outbox.jobs WHERE key = 'first'`)
 	exec(t, tx, `SET CONSTRAINTS ALL IMMEDIATE`)
 	exec(t, tx, `SET CONSTRAINTS ALL DEFERRED`)
 	plan := ask[[]byte](t, tx, `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT outbox.cancel(id) FROM outbox.jobs WHERE key = 'k'`)
