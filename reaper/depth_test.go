@@ -98,6 +98,9 @@ func TestQueuesAreSampled(t *testing.T) {
 		SELECT outbox.uuid_v7(), kind, queue, '', status::outbox.job_status, now() + due::interval
 		FROM (VALUES ('mail', 'default', 'pending', '-100 s'), ('mail', 'default', 'retrying', '1 hour'), ('bill', 'default', 'pending', '-1 hour'), ('bill', 'gone', 'pending', '-300 s'),
 		             ('mail', 'paused', 'pending', '-1 day'), ('mail', 'limited', 'pending', '1 day'), ('relay:orders', 'default', 'retrying', '-1 day')) AS job(kind, queue, status, due)`)
+	exec(t, db, `
+		INSERT INTO outbox.jobs (id, kind, queue, payload, run_at)
+		SELECT outbox.uuid_v7(), 'mail', 'limited', '', now() + interval '1 day' FROM generate_series(1, 10000)`)
 	exec(t, db, `DO $$ BEGIN EXECUTE 'DROP TABLE outbox.events_' || to_char((now() + interval '5 days') AT TIME ZONE 'UTC', 'YYYYMMDD'); END $$`)
 	takeSample(t, r, db)
 	want := map[string]float64{
