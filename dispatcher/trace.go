@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -87,12 +88,12 @@ func spansOf(attempts []*attempt) (traces []string) {
 // endSpan ends the span of a handler's call when the outcomes are decided. The span of a batch ends with the outcome
 // that its jobs share, or "mixed", and with the failure of the first job that failed.
 func endSpan(attempts ...*attempt) {
-	var span engine.Span
+	traced := slices.IndexFunc(attempts, func(a *attempt) bool { return a.span != nil })
+	if traced < 0 {
+		return
+	}
 	var same, code, message string
 	for i, a := range attempts {
-		if a.span != nil {
-			span = a.span
-		}
 		o := a.outcome
 		if i == 0 {
 			same = string(o.Status)
@@ -106,9 +107,7 @@ func endSpan(attempts ...*attempt) {
 			}
 		}
 	}
-	if span != nil {
-		span.End(same, code, message)
-	}
+	attempts[traced].span.End(same, code, message)
 }
 
 // observe records a duration of the attempt, with its trace as an exemplar.
