@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -16,8 +18,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/brokertest"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -222,4 +226,116 @@ func TestATaskThatRunsIsLeft(t *testing.T) {
 	if jobs := r.jobs(); len(jobs) != 0 {
 		t.Errorf("a running task was stored: %v", jobs)
 	}
+}
+
+// mail is a job of both systems.
+type mail struct {
+	N int `json:"n"`
+}
+
+func (mail) Kind() string { return "mail:send" }
+
+// Both systems run the same kind at once, as in step 2 of the page: the producer is switched while asynq's server has
+// tasks of before, and the program moves what waits while jobs run here. Each takes effect once.
+func TestBothRunAndEachTaskTakesEffectOnce(t *testing.T) {
+	t.Parallel()
+	const before, after = 400, 200
+	r := newRig(t)
+	if _, err := r.db.Exec(t.Context(), `CREATE TABLE effects (n int NOT NULL, system text NOT NULL)`); err != nil {
+		t.Fatal(err)
+	}
+	defer r.dispatch()()
+	for n := range before {
+		r.enqueue(asynq.NewTask("mail:send", fmt.Appendf(nil, `{"n": %d}`, n), asynq.Queue("mail"), asynq.MaxRetry(8)))
+	}
+	stop := r.serve()
+	r.await(1, `SELECT least(count(*) / 100, 1) FROM effects`) // asynq is in the middle of its tasks
+	for n := before; n < before+after; n++ {
+		if n == before+10 {
+			r.move()
+		}
+		if _, err := outbox.Enqueue(t.Context(), r.db, mail{n}, outbox.Options{Queue: "mail"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	says(t, r.move(), "pending: 0 moved, 0 left") // what failed since then is in retry
+	r.await(0, `SELECT count(*) FROM outbox.jobs`)
+	r.await(0, `SELECT count(*) FROM (
+		SELECT FROM generate_series(0, 599) AS n LEFT JOIN effects USING (n) GROUP BY n HAVING count(effects.n) <> 1) AS wrong`)
+	r.await(before+after, `SELECT count(*) FROM effects`)
+	r.await(1, `SELECT count(*) FROM (SELECT count(*) AS ran FROM effects WHERE system = 'asynq') AS a WHERE ran BETWEEN 100 AND 399`)
+	if info, err := r.tasks.GetQueueInfo("mail"); err != nil || info.Size != 0 {
+		t.Errorf("asynq has %+v, %v; want nothing", info, err)
+	}
+}
+
+// serve starts a server of asynq's that sends mail. Stopping waits for the tasks that run.
+func (r *rig) serve() (stop func()) {
+	r.t.Helper()
+	server := asynq.NewServer(r.redis, asynq.Config{
+		Queues: map[string]int{"mail": 1}, LogLevel: asynq.FatalLevel, Concurrency: 4, TaskCheckInterval: 100 * time.Millisecond,
+		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 2 * time.Second },
+	})
+	err := server.Start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		var m mail
+		if err := json.Unmarshal(task.Payload(), &m); err != nil {
+			return err
+		}
+		if retried, _ := asynq.GetRetryCount(ctx); m.N%20 == 0 && retried == 0 {
+			return errors.New("not yet") // and it waits for some seconds, in which the program moves it
+		}
+		return r.send(ctx, m.N, "asynq")
+	}))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return server.Shutdown
+}
+
+// dispatch starts our workers.
+func (r *rig) dispatch() (stop func()) {
+	r.t.Helper()
+	mux := new(dispatcher.Mux)
+	dispatcher.Handle(mux, func(ctx context.Context, job *outbox.Job[mail]) error {
+		return r.send(ctx, job.Args.N, "posthaste")
+	})
+	d, err := dispatcher.New(r.db, mux, dispatcher.Config{
+		Logger: slog.New(slog.DiscardHandler), PollInterval: 10 * time.Millisecond,
+		Queues: map[string]dispatcher.QueueConfig{"mail": {Concurrency: 4}},
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(r.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			r.t.Error(err)
+		}
+	}
+}
+
+// send takes effect.
+func (r *rig) send(ctx context.Context, n int, system string) error {
+	time.Sleep(5 * time.Millisecond)
+	_, err := r.db.Exec(ctx, `INSERT INTO effects VALUES ($1, $2)`, n, system)
+	return err
+}
+
+// await waits until a query counts n.
+func (r *rig) await(n int, query string) {
+	r.t.Helper()
+	got := 0
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if err := r.db.QueryRow(r.t.Context(), query).Scan(&got); err != nil {
+			r.t.Fatalf("%v: %s", err, query)
+		}
+		if got == n {
+			return
+		}
+	}
+	r.t.Fatalf("it is %d and not %d: %s", got, n, query)
 }
