@@ -1,15 +1,22 @@
 package migrate_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/outbox"
+	"github.com/posthaste-dev/posthaste/relay"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -216,4 +223,125 @@ func TestOutboxTable(t *testing.T) {
 			FROM outbox.events) AS e
 		WHERE previous > n LIMIT 5`)
 	none(t, db, "a row that is left", `SELECT id FROM outbox_table LIMIT 1`)
+}
+
+// orders is a topic; n counts its events.
+type orders struct {
+	N int `json:"n"`
+}
+
+func (orders) Topic() string { return "order.paid" }
+
+// broker takes messages from both systems, in the order of effects.seq.
+type broker struct{ db *pgxpool.Pool }
+
+func (b broker) take(ctx context.Context, system, id, key string, body []byte) error {
+	_, err := b.db.Exec(ctx, `INSERT INTO effects (system, id, key, n) VALUES ($1, $2, $3, ($4::jsonb ->> 'n')::int)`, system, id, key, string(body))
+	return err
+}
+
+// Publish implements [relay.Sink].
+func (b broker) Publish(ctx context.Context, batch []relay.Message) []error {
+	outcomes := make([]error, len(batch))
+	for i, m := range batch {
+		if outcomes[i] = b.take(ctx, "posthaste", m.ID, m.Key, m.Body); outcomes[i] != nil {
+			for i++; i < len(batch); i++ {
+				outcomes[i] = relay.ErrNotTried
+			}
+			break
+		}
+	}
+	return outcomes
+}
+
+func (broker) Probe(context.Context) error                              { return nil }
+func (broker) Check(context.Context, []string) ([]relay.Finding, error) { return nil, nil }
+func (broker) Close() error                                             { return nil }
+
+// publishOld is the home-made publisher: it reads the first row, publishes it, and deletes it. The transaction ends
+// before ctx does.
+func publishOld(ctx context.Context, b broker) error {
+	for ctx.Err() == nil {
+		err := pgx.BeginFunc(context.WithoutCancel(ctx), b.db, func(tx pgx.Tx) error {
+			var id, key, body string
+			err := tx.QueryRow(context.Background(), `
+				DELETE FROM outbox_table WHERE id = (SELECT id FROM outbox_table ORDER BY seq LIMIT 1 FOR UPDATE)
+				RETURNING id::text, key, payload::text`).Scan(&id, &key, &body)
+			if errors.Is(err, pgx.ErrNoRows) {
+				time.Sleep(time.Millisecond)
+				return nil
+			} else if err != nil {
+				return err
+			}
+			time.Sleep(2 * time.Millisecond) // the broker's answer
+			return b.take(context.Background(), "home-made", id, key, []byte(body))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Both publishers run at once: the relay, before there is anything for it, and the home-made one while the producer
+// writes rows. It is stopped in the middle of them, the script moves the rest, and the producer is switched: each event
+// is published once, and those of a key in their order, across the switch, too.
+func TestBothPublishAndEachEventTakesEffectOnce(t *testing.T) {
+	t.Parallel()
+	const before, after, keys = 600, 300, 10
+	b := broker{pgtest.New(t)}
+	do(t, b.db, `
+		CREATE TABLE outbox_table (
+			id uuid PRIMARY KEY DEFAULT gen_random_uuid(), seq bigserial, topic text NOT NULL, key text NOT NULL, payload jsonb NOT NULL)`, `
+		CREATE TABLE effects (seq bigserial, system text NOT NULL, id text NOT NULL, key text NOT NULL, n int NOT NULL)`)
+	r, err := relay.New(b.db, relay.Config{PollInterval: 10 * time.Millisecond, Sinks: []relay.SinkConfig{{
+		Name: "broker", Sink: b, Routes: []relay.Route{{Topics: []string{"order.*"}, CloudEvents: relay.CloudEventsOff}},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer background(t, r.Run)()
+	stop := background(t, func(ctx context.Context) error { return publishOld(ctx, b) })
+	keyOf := func(n int) string { return "order-" + strconv.Itoa(n%keys) }
+	for n := range before {
+		do(t, b.db, `INSERT INTO outbox_table (topic, key, payload) VALUES ('order.paid', '`+keyOf(n)+`', jsonb_build_object('n', `+strconv.Itoa(n)+`))`)
+	}
+	stop()
+	if moved := run(t, b.db, "outbox_table.sql"); moved == 0 || moved == before {
+		t.Errorf("%d rows were moved, want some of %d", moved, before)
+	}
+	for n := before; n < before+after; n++ {
+		if _, err := outbox.Publish(t.Context(), b.db, orders{n}, outbox.EventOptions{Key: keyOf(n)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		var n int
+		if err := b.db.QueryRow(t.Context(), `SELECT count(*) FROM effects`).Scan(&n); err != nil || time.Now().After(deadline) {
+			t.Fatalf("%d events were published, want %d (%v)", n, before+after, err)
+		} else if n >= before+after {
+			break
+		}
+	}
+	none(t, b.db, "an event that was not published once", `
+		SELECT n, count(effects.n) FROM generate_series(0, 899) AS n LEFT JOIN effects USING (n) GROUP BY n HAVING count(effects.n) <> 1 LIMIT 5`)
+	none(t, b.db, "an event that another of its key has overtaken", `
+		SELECT key, n FROM (SELECT key, n, lag(n) OVER (PARTITION BY key ORDER BY seq) AS previous FROM effects) AS e WHERE previous > n LIMIT 5`)
+	none(t, b.db, "a system that published nothing of the rows", `
+		SELECT system FROM unnest(ARRAY['home-made', 'posthaste']) AS system
+		WHERE NOT EXISTS (SELECT FROM effects WHERE effects.system = system.system AND n < 600)`)
+}
+
+// background runs f until it is stopped, which waits for its end.
+func background(t *testing.T, f func(context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- f(ctx) }()
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
 }
