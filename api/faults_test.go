@@ -12,7 +12,7 @@ import (
 func TestEveryRefusedFieldHasAPlace(t *testing.T) {
 	t.Parallel()
 	none := []string{ // of what the API does not do
-		"AuditHead", "View.Name", "View.Query", "key", "kind", "wanted", "SinkTarget", "SinkTarget.Position",
+		"AuditHead", "View.Name", "View.Query", "replaces", "key", "kind", "wanted", "SinkTarget", "SinkTarget.Position",
 		"SinkMove.To",
 		"Options.Hold", "Options.Streamed", "Options.Tenant", "Raw.ContentType", "Event", "Event.Topic()",
 		"EventOptions.Key", "EventOptions.Headers", "EventOptions.Serial", "Claimed.Result", "Options.Caller",
