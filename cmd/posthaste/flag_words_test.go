@@ -16,7 +16,7 @@ func TestEveryFieldOfOperatorHasAFlag(t *testing.T) {
 	none := []string{
 		"Filter.Contains", "Filter.Skip", "KeyFilter.After.Key", "KeyFilter.After.Queue", "SchedulesQuery.AfterName",
 		"SchedulesQuery.Limit", "SeriesFilter.Kind", "SeriesFilter.Queue", "SeriesFilter.Since", "SeriesFilter.Step",
-		"SeriesFilter.Until", "View.Name", "View.Query", "key", "kind", "wanted",
+		"SeriesFilter.Until", "View.Name", "View.Query", "replaces", "key", "kind", "wanted",
 	}
 	fields := invalidtest.Fields(t, "../../operator")
 	for _, field := range fields {
