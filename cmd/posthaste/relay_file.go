@@ -273,8 +273,8 @@ func (c *relayConfig) sharedNames() (all []brokerFinding) {
 	return all
 }
 
-// sharedKeys warns of bridges whose jobs have the same idempotency keys for messages of the same IDs, although these may
-// be different messages: a key says the name of the stream or topic, and not where it is.
+// sharedKeys warns of bridges whose jobs have the same idempotency keys for messages of the same IDs, although these
+// may be different messages: a key says the name of the stream or topic, and not where it is.
 func (c *relayConfig) sharedKeys() (all []brokerFinding) {
 	names := slices.Sorted(maps.Keys(c.Bridges))
 	for n, name := range names {
