@@ -258,8 +258,8 @@ func (broker) Probe(context.Context) error                              { return
 func (broker) Check(context.Context, []string) ([]relay.Finding, error) { return nil, nil }
 func (broker) Close() error                                             { return nil }
 
-// publishOld is the home-made publisher: it reads the first row, publishes it, and deletes it. The transaction ends
-// before ctx does.
+// publishOld does what a home-made publisher does until ctx ends: it publishes the first row, and deletes it. It ends
+// between two rows.
 func publishOld(ctx context.Context, b broker) error {
 	for ctx.Err() == nil {
 		err := pgx.BeginFunc(context.WithoutCancel(ctx), b.db, func(tx pgx.Tx) error {
