@@ -49,9 +49,11 @@ func (n KeyName) String() string { return fmt.Sprintf("%s of queue %s", n.Key, n
 // Key is the state of a key.
 type Key struct {
 	KeyName
-	Waiting     int64 // pending or retrying
-	Blocked     int64 // due, but the key is at its limit, its head is not finished, or it is parked
-	Running     int64
+	Waiting int64 // pending or retrying
+	Blocked int64 // due, but the key is at its limit, its head is not finished, or it is parked
+	Running int64
+	// DeadLetters counts those that the others of the key pass over ([outbox.SkipDead]) only if they are among the
+	// newest 10 000 dead letters of all: no index has them by key. A key that has nothing else is then not found.
 	DeadLetters int64
 
 	BlockedSince time.Time // since when the blocked job that was due first has been due; zero if none is blocked

@@ -575,3 +575,28 @@ func TestUnblockIfAnotherLapsesMeanwhile(t *testing.T) {
 		})
 	}
 }
+
+// Dead letters that a line passes over are counted among the newest of all keys: to find them all would be to read all
+// dead letters, for each page of keys.
+func TestPassedLettersAreCountedAmongTheNewest(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	passed := enqueue(t, db, "mail", outbox.Options{Key: outbox.KeyRules{Name: "k", Ordered: true, OnDeath: outbox.SkipDead}})
+	exec(t, db, `UPDATE outbox.jobs SET status = 'running', epoch = 1, attempt = 1, started_at = now(), lease_owner = 'w', lease_expires_at = now() + interval '1 hour' WHERE id = $1`, passed)
+	exec(t, db, `UPDATE outbox.jobs SET status = 'dead', epoch = 2, lease_owner = NULL, lease_expires_at = NULL, failed_at = now() WHERE id = $1`, passed)
+	exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key, parked_at) VALUES ($1, 'default', 'k', now())`, outbox.RootTenant)
+	newer := 0
+	for _, more := range []int{9999, 1} {
+		storeDead(t, db, more)
+		newer += more
+		want := int64(10_000 - newer)
+		k, err := o.Key(t.Context(), operator.KeyName{Key: "k"})
+		if err != nil || k.DeadLetters != want {
+			t.Errorf("beside %d newer ones: %d dead letters, %v; want %d", newer, k.DeadLetters, err, want)
+		}
+		list, err := o.Keys(t.Context(), operator.KeyFilter{})
+		if err != nil || len(list) != 1 || list[0].DeadLetters != want {
+			t.Errorf("the list has %+v, %v; want %d dead letters", list, err, want)
+		}
+	}
+}

@@ -154,8 +154,8 @@ const (
 	countAllSQL = `SELECT queue, status::text, count(*) FROM outbox.jobs GROUP BY queue, status LIMIT 100000`
 	// countSampleSQL reads a sample of the blocks, for a table that is too large.
 	countSampleSQL = `SELECT queue, status::text, round(count(*) * 100 / $1::float8)::bigint FROM outbox.jobs TABLESAMPLE SYSTEM ($1) GROUP BY queue, status LIMIT 100000`
-	// Each part of countRareSQL scans a small index of its own, or the few leases that are extended beside their rows. It
-	// omits leases that lapsed long ago (see ExplainWaits in queries/explain.sql).
+	// Each part of countRareSQL scans a small index of its own, or the few leases that are extended beside their rows.
+	// It omits leases that lapsed long ago (see ExplainWaits in queries/explain.sql).
 	countRareSQL = `
 SELECT queue, status::text, count(*)
 FROM (

@@ -154,8 +154,8 @@ FROM room;
 -- ListKeys returns up to @max_keys keys that have jobs that cannot run, or that are parked, starting with the key that
 -- has waited longest, from the place after the given one on; or only @key, if an open job has it. Blocked jobs are
 -- found in the indexes, without reading other rows for jobs outside a line; jobs of a key are counted only for the
--- returned keys. Held jobs of a line, and dead letters that a line passes over, have no index by key; held jobs are
--- looked for only with @key.
+-- returned keys. Held jobs of a line, and dead letters that a line passes over, have no index by key: held jobs are
+-- looked for only with @key, and such letters among the newest 10 000 dead letters of all.
 WITH stopped AS MATERIALIZED (
     SELECT jobs.tenant_id, jobs.queue, jobs.key, min(jobs.run_at) AS blocked_since
     FROM (
@@ -191,11 +191,17 @@ WITH stopped AS MATERIALIZED (
     SELECT sqlc.narg('tenant')::uuid, @queue::text, @key::text, (SELECT min(stopped.blocked_since) FROM stopped)
     WHERE @key::text <> ''
 ), skipped AS MATERIALIZED (
-    SELECT page.tenant_id, page.queue, page.key, count(*) AS dead_letters
-    FROM page
-    JOIN outbox.jobs ON jobs.tenant_id = page.tenant_id AND jobs.queue = page.queue AND jobs.key = page.key
-    WHERE jobs.status IN ('failed', 'dead') AND jobs.ordered AND jobs.on_death = 'skip'
-    GROUP BY page.tenant_id, page.queue, page.key
+    SELECT letter.tenant_id, letter.queue, letter.key, count(*) AS dead_letters
+    FROM (
+        SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.ordered, jobs.on_death
+        FROM outbox.jobs
+        WHERE jobs.status IN ('failed', 'dead')
+        ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- in the order of jobs_dead_letter_idx
+        LIMIT 10000
+    ) AS letter
+    JOIN page ON page.tenant_id = letter.tenant_id AND page.queue = letter.queue AND page.key = letter.key
+    WHERE letter.ordered AND letter.on_death = 'skip'
+    GROUP BY letter.tenant_id, letter.queue, letter.key
 )
 SELECT page.tenant_id::uuid AS tenant_id, page.queue::text AS queue, page.key::text AS key,
        counted.waiting::bigint AS waiting, counted.blocked::bigint AS blocked, counted.running::bigint AS running,
