@@ -152,7 +152,7 @@ func TestAnAsOfThatNoCountHasReturned(t *testing.T) {
 	}
 }
 
-// A transaction that writes for long in this database is among those that a count asks about, whoever counts. One of
+// A transaction that writes for long in this database is among those that a count of any login asks about. One of
 // another database is not: a load of an hour there would stop every count here.
 func TestACountAsksAboutTheWritersOfItsDatabase(t *testing.T) {
 	t.Parallel()

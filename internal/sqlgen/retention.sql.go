@@ -204,8 +204,8 @@ type TrimDeadLettersRow struct {
 // TrimDeadLetters deletes, of up to @max_rows dead letters after the given one, those that nobody has acted on within
 // their retention, frees their idempotency keys, and returns where it stopped. The rules are those of TrimHistory. A
 // message that a sink has refused and that blocks its key stays, whatever the rules are: without it the key would go
-// on. So does a dead letter of an ordered key with jobs behind it; the one for which a key is parked, because without it
-// nobody would know why; and another that lost its lease in a parked key, while jobs wait for the key: unblocking the
+// on. So does a dead letter of an ordered key with jobs behind it; the one for which a key is parked: without it no
+// one would know why; and another that lost its lease in a parked key, while jobs wait for the key: unblocking the
 // key is to retry them. A letter whose successor is stored while this statement runs is deleted, as it might have been
 // before.
 func (q *Queries) TrimDeadLetters(ctx context.Context, arg TrimDeadLettersParams) (TrimDeadLettersRow, error) {
