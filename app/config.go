@@ -72,7 +72,7 @@ type Config struct {
 	Cut <-chan struct{}
 
 	// AdminAddr is the address that serves /livez, /readyz, /metrics and /debug/pprof/, such as "127.0.0.1:9090", or
-	// ":9090" where a kubelet probes it. There is no login: do not expose it. "" serves them nowhere.
+	// ":9090" where a kubelet probes it. It has no login: do not expose it. "" serves them nowhere.
 	AdminAddr string
 	// NoPprof leaves /debug/pprof/ out.
 	NoPprof bool

@@ -70,7 +70,7 @@ const (
 // ReplayDeadLetters makes the dead letters that match f pending again, oldest first, with all their attempts. With a
 // rate above 0, at most that many become due per second, evenly spread, and it waits in between; stop it by leaving the
 // loop or by ending ctx. It yields its progress once before it does anything and then after every statement, and
-// finally an error if there is one. A statement looks at up to 50 000 dead letters, and may find none that matches.
+// finally an error if there is one. A statement reads up to 50 000 dead letters, and may find none that matches.
 //
 // Each statement is complete in itself: whenever the caller stops or dies, every job is either replayed and due within
 // a second, or a dead letter as before. Two at once share the work. None replays a job twice: a job that fails again

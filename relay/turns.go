@@ -65,8 +65,8 @@ type Caller struct {
 func NewCaller(sink Sink) *Caller { return &Caller{sink, turnsOf(sink), newTurn()} }
 
 // Publish publishes a batch and returns an outcome for each message, also if the sink does not. If the sink has
-// [Turns], Publish waits for its turn until ctx ends; of concurrent calls of one Caller, one waits beside those of
-// others. Then the sink has ten seconds.
+// [Turns], Publish waits for its turn until ctx ends; of the concurrent calls of one Caller, one at a time waits among
+// those of others. Then the sink has ten seconds.
 func (c *Caller) Publish(ctx context.Context, batch []Message) []error {
 	turns := c.turns
 	if turns == nil {

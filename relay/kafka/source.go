@@ -64,7 +64,7 @@ func OpenSource(config Config, of SourceConfig) (*Source, error) {
 	return &Source{config: config, of: of}, nil
 }
 
-// Probe looks for the topic. It does not join the group: a bridge that runs would lose partitions to it.
+// Probe checks that the topic exists. It does not join the group: a bridge that runs would lose partitions to it.
 func (s *Source) Probe(ctx context.Context) error {
 	c, err := open(ctx, s.config)
 	if err != nil {

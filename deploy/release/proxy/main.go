@@ -1,5 +1,5 @@
-// Command proxy writes this module to a folder that GOPROXY can name, as the branch main, and prints its version: so a
-// test runs the lines of the manual that name the branch, before or without a push.
+// Command proxy writes this module to a folder that GOPROXY can name, as its latest version, and prints that version.
+// So a test runs the lines of the manual that install @latest, before or without a push.
 //
 //	proxy -source ../.. -out FOLDER
 //
@@ -74,7 +74,7 @@ func write(source, out string) (string, error) {
 		return "", err
 	}
 	for name, text := range map[string][]byte{
-		"list": nil, "../@latest": info, "main.info": info, version + ".info": info, version + ".mod": mod, version + ".zip": content.Bytes(),
+		"list": nil, "../@latest": info, version + ".info": info, version + ".mod": mod, version + ".zip": content.Bytes(),
 	} {
 		if err := os.WriteFile(filepath.Join(out, name), text, 0o644); err != nil {
 			return "", err
