@@ -36,9 +36,8 @@ func TestASharedSinkIsCalledInTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := &stuck{}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		var working sync.WaitGroup
-		defer working.Wait()
 		defer cancel()
+		var working sync.WaitGroup
 		away, kind := NewCaller(sink), NewCaller(sink)
 		for range 8 {
 			working.Go(func() {
@@ -64,6 +63,8 @@ func TestASharedSinkIsCalledInTurns(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 		}
+		cancel()
+		working.Wait()
 		if sink.hurry {
 			t.Error("a call had less than its time, or no end")
 		}
