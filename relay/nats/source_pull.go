@@ -39,7 +39,8 @@ func (s *Source) pull(most int) error {
 	return s.nc.PublishRequest(api+"CONSUMER.MSG.NEXT."+s.of.Stream+"."+s.of.Consumer, inbox, body)
 }
 
-// arrived waits for a message, and returns those that have arrived, up to most.
+// arrived waits for a message, and returns those that have arrived, up to most. If the request's time is over, as after
+// the bridge has waited for its queue, the server is silent only if nothing has arrived a little later.
 func (s *Source) arrived(ctx context.Context, most int) ([]*nats.Msg, error) {
 	r := &s.request
 	if r.left == 0 {
@@ -51,7 +52,7 @@ func (s *Source) arrived(ctx context.Context, most int) ([]*nats.Msg, error) {
 			return nil, s.lost(err)
 		}
 	}
-	overdue := time.NewTimer(time.Until(r.until))
+	overdue := time.NewTimer(max(time.Until(r.until), pullSlack))
 	defer overdue.Stop()
 	select {
 	case m := <-r.came:

@@ -289,3 +289,17 @@ func TestARequestThatFails(t *testing.T) {
 		t.Errorf("%v, connected: %t", err, s.nc != nil)
 	}
 }
+
+// A bridge that was paused, by a full queue or a slow database, asks again when its request's time is over. What arrived
+// in time is returned, and the connection is kept.
+func TestWhatHasArrivedIsNoSilence(t *testing.T) {
+	t.Parallel()
+	for range 100 {
+		came := make(chan *nats.Msg, 1)
+		came <- delivered(1, 1, 1, nil)
+		s := &Source{request: request{came: came, left: 2, until: time.Now().Add(-time.Minute)}}
+		if messages, err := s.arrived(t.Context(), 100); err != nil || len(messages) != 1 {
+			t.Fatalf("%d messages, %v", len(messages), err)
+		}
+	}
+}
