@@ -160,6 +160,18 @@ func (c *sinkClient) probe(ctx context.Context) error {
 	return answer
 }
 
+// close closes the sink once nobody is calling it: a kind of package jobs may share it. It gives up waiting for a sink
+// that is called for longer than a call may take.
+func (c *sinkClient) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), publishTimeout+hangGrace)
+	defer cancel()
+	answer, err := callSink(ctx, c.turns, publishTimeout, func(context.Context) error { return c.sink.Close() })
+	if err != nil {
+		return err
+	}
+	return answer
+}
+
 // dropped returns how many messages the broker has dropped as repeats.
 func (c *sinkClient) dropped() int64 {
 	if d, ok := c.sink.(Deduplicator); ok {

@@ -151,11 +151,7 @@ func (r *Relay) fanOut(ctx context.Context) {
 
 func (r *Relay) closeSinks() {
 	for _, p := range r.publishers {
-		if p.turns.hanging.Load() > 0 { // Close must come after all calls
-			p.log.LogAttrs(context.Background(), slog.LevelWarn, "sink not closed", slog.Any("err", errHangs))
-			continue
-		}
-		if err := p.sink.Close(); err != nil {
+		if err := p.close(); err != nil {
 			p.log.LogAttrs(context.Background(), slog.LevelWarn, "sink not closed", slog.Any("err", err))
 		}
 	}

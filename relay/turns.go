@@ -37,13 +37,16 @@ func turnsOf(sink Sink) *Turns {
 	return nil
 }
 
-// turn is full while somebody has it.
+// turn is full while somebody has it. Nobody waits for a nil one.
 type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }
 
 // take waits for the turn. If ctx ends before, take returns an error that wraps [ErrNotTried].
 func (t turn) take(ctx context.Context) error {
+	if t == nil {
+		return nil
+	}
 	select {
 	case t <- struct{}{}:
 		return nil
@@ -52,32 +55,36 @@ func (t turn) take(ctx context.Context) error {
 	}
 }
 
-func (t turn) give() { <-t }
+func (t turn) give() {
+	if t != nil {
+		<-t
+	}
+}
 
 // A Caller publishes by a sink that others may call, too.
 type Caller struct {
 	sink  Sink
-	turns *Turns // nil if the sink has none, and may be called concurrently
+	turns *Turns
 	own   turn
 }
 
 // NewCaller returns a caller of a sink.
-func NewCaller(sink Sink) *Caller { return &Caller{sink, turnsOf(sink), newTurn()} }
+func NewCaller(sink Sink) *Caller {
+	if turns := turnsOf(sink); turns != nil {
+		return &Caller{sink, turns, newTurn()}
+	}
+	return &Caller{sink: sink, turns: new(Turns)} // without a turn: the sink may be called concurrently
+}
 
 // Publish publishes a batch and returns an outcome for each message, also if the sink does not. If the sink has
 // [Turns], Publish waits for its turn until ctx ends; of the concurrent calls of one Caller, one at a time waits among
-// those of others. Then the sink has ten seconds.
+// those of others. Then the sink has ten seconds. As long as a call has not returned in time, Publish makes no other.
 func (c *Caller) Publish(ctx context.Context, batch []Message) []error {
-	turns := c.turns
-	if turns == nil {
-		turns = new(Turns).turns()
-	} else {
-		if err := c.own.take(ctx); err != nil {
-			return slices.Repeat([]error{err}, len(batch))
-		}
-		defer c.own.give()
+	if err := c.own.take(ctx); err != nil {
+		return slices.Repeat([]error{err}, len(batch))
 	}
-	return turns.publish(ctx, c.sink, batch, publishTimeout)
+	defer c.own.give()
+	return c.turns.publish(ctx, c.sink, batch, publishTimeout)
 }
 
 // publish publishes messages and returns an outcome for each. If the sink panics, does not return, or returns the wrong

@@ -3,7 +3,10 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,13 +17,22 @@ type stuck struct {
 	Turns
 	Sink
 
-	mu    sync.Mutex
-	hurry bool // a call had less than its time
+	mu     sync.Mutex
+	hurry  bool // a call had less than its time
+	called bool // now
+	closed string
+}
+
+func (s *stuck) Close() error {
+	s.closed = fmt.Sprintf("during a call: %t", s.called)
+	return nil
 }
 
 func (s *stuck) Publish(ctx context.Context, batch []Message) []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.called = true
+	defer func() { s.called = false }()
 	deadline, ok := ctx.Deadline()
 	s.hurry = s.hurry || !ok || time.Until(deadline) != publishTimeout
 	if batch[0].Destination == "stuck" {
@@ -88,5 +100,64 @@ func TestACallThatNeverHasItsTurnIsNotTried(t *testing.T) {
 		}
 		cancel()
 		working.Wait()
+	})
+}
+
+// A relay that ends while a kind uses its sink closes the sink after that call.
+func TestASharedSinkIsClosedBetweenTwoCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := &stuck{}
+		c := NewCaller(sink)
+		var working sync.WaitGroup
+		working.Go(func() { c.Publish(t.Context(), []Message{{Destination: "stuck"}}) })
+		synctest.Wait()
+		r := &Relay{publishers: []*publisher{{
+			sinkClient: newSinkClient("s", sink, newMetrics(nil).of("s"), time.Now), log: slog.New(slog.DiscardHandler),
+		}}}
+		r.closeSinks()
+		if sink.closed != "during a call: false" {
+			t.Errorf("closed %q", sink.closed)
+		}
+		working.Wait()
+	})
+}
+
+// late is a sink without Turns, whose calls return when they are let go.
+type late struct {
+	Sink
+	calls atomic.Int32
+	letGo chan struct{}
+}
+
+func (s *late) Publish(context.Context, []Message) []error {
+	s.calls.Add(1)
+	<-s.letGo
+	return []error{nil}
+}
+
+// A sink without Turns may be called concurrently, but not while a call has not returned in time: what that one still
+// sends would arrive behind what is sent anew.
+func TestASinkWithoutTurnsIsNotCalledWhileACallHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := &late{letGo: make(chan struct{})}
+		c := NewCaller(sink)
+		var working sync.WaitGroup
+		for range 2 {
+			working.Go(func() { c.Publish(t.Context(), []Message{{}}) })
+		}
+		synctest.Wait()
+		if n := sink.calls.Load(); n != 2 {
+			t.Errorf("%d calls at once, want 2", n)
+		}
+		working.Wait()
+		away, ok := errors.AsType[*UnavailableError](c.Publish(t.Context(), []Message{{}})[0])
+		if n := sink.calls.Load(); n != 2 || !ok || away.Code != CodeUnanswered {
+			t.Errorf("%d calls, %v; want no third, and an outage", n, away)
+		}
+		close(sink.letGo)
+		synctest.Wait()
+		if err := c.Publish(t.Context(), []Message{{}})[0]; err != nil {
+			t.Errorf("once they have returned: %v", err)
+		}
 	})
 }
