@@ -47,6 +47,17 @@ func (s *Kafka) Limit(records int) (free func()) {
 	}
 }
 
+// Unreadable makes the server respond to each fetch as if its disk had failed, until repair is called.
+func (s *Kafka) Unreadable() (repair func()) {
+	s.t.Helper()
+	file := s.write("unreadable", "")
+	s.reload()
+	return func() {
+		_ = os.Remove(file)
+		s.reload()
+	}
+}
+
 // Revoke makes the server refuse logins of relay, until restore is called.
 func (s *Kafka) Revoke() (restore func()) {
 	s.t.Helper()

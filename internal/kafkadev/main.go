@@ -6,9 +6,10 @@
 // There are two users: admin, with this name as a password, who may do everything, and relay, who may write to topics
 // whose names begin with events, in transactions whose IDs begin with posthaste, and look at all.
 //
-// SIGUSR1 reads two files in DIR. After as many more records as limit has in it, each produce request is answered
-// as by a broker whose disk is full; without the file there is no limit. While revoked is there, relay's logins
-// are answered as by Kafka when the password is wrong; kfake itself hangs up.
+// SIGUSR1 reads three files in DIR. After as many more records as limit has in it, each produce request is answered
+// as by a broker whose disk is full; without the file there is no limit. While unreadable is there, each fetch request is
+// answered as by a broker whose disk has failed. While revoked is there, relay's logins are answered as by Kafka when
+// the password is wrong; kfake itself hangs up.
 package main
 
 import (
@@ -74,6 +75,7 @@ func run() error {
 	l := &faults{cluster: cluster, dir: *dir}
 	l.read()
 	cluster.ControlKey(int16(kmsg.Produce), l.produce)
+	cluster.ControlKey(int16(kmsg.Fetch), l.fetch)
 	cluster.ControlKey(int16(kmsg.SASLAuthenticate), l.authenticate)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGUSR1)
@@ -98,10 +100,11 @@ func (a address) String() string { return string(a) }
 
 // faults are what the files say.
 type faults struct {
-	cluster *kfake.Cluster
-	dir     string
-	left    atomic.Int64 // how many more records are taken; below 0: any number
-	revoked atomic.Bool
+	cluster    *kfake.Cluster
+	dir        string
+	left       atomic.Int64 // how many more records are taken; below 0: any number
+	unreadable atomic.Bool
+	revoked    atomic.Bool
 }
 
 func (l *faults) read() {
@@ -110,8 +113,10 @@ func (l *faults) read() {
 		n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 		l.left.Store(n)
 	}
-	_, err := os.Stat(filepath.Join(l.dir, "revoked"))
-	l.revoked.Store(err == nil)
+	for name, there := range map[string]*atomic.Bool{"unreadable": &l.unreadable, "revoked": &l.revoked} {
+		_, err := os.Stat(filepath.Join(l.dir, name))
+		there.Store(err == nil)
+	}
 }
 
 // authenticate answers the first message of a login by SCRAM, in which the name is.
@@ -154,6 +159,27 @@ func (l *faults) produce(r kmsg.Request) (kmsg.Response, error, bool) {
 		answer.Topic, answer.TopicID = topic.Topic, topic.TopicID
 		for _, partition := range topic.Partitions {
 			p := kmsg.NewProduceResponseTopicPartition()
+			p.Partition, p.ErrorCode = partition.Partition, kerr.KafkaStorageError.Code
+			answer.Partitions = append(answer.Partitions, p)
+		}
+		response.Topics = append(response.Topics, answer)
+	}
+	return response, nil, true
+}
+
+// fetch answers a request for records that cannot be read.
+func (l *faults) fetch(r kmsg.Request) (kmsg.Response, error, bool) {
+	l.cluster.KeepControl()
+	if !l.unreadable.Load() {
+		return nil, nil, false
+	}
+	request := r.(*kmsg.FetchRequest)
+	response := request.ResponseKind().(*kmsg.FetchResponse)
+	for _, topic := range request.Topics {
+		answer := kmsg.NewFetchResponseTopic()
+		answer.Topic, answer.TopicID = topic.Topic, topic.TopicID
+		for _, partition := range topic.Partitions {
+			p := kmsg.NewFetchResponseTopicPartition()
 			p.Partition, p.ErrorCode = partition.Partition, kerr.KafkaStorageError.Code
 			answer.Partitions = append(answer.Partitions, p)
 		}

@@ -96,16 +96,9 @@ func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) 
 			return nil, err
 		}
 	}
-	fetches := s.client.PollRecords(ctx, most)
-	var errs []error
-	fetches.EachError(func(topic string, partition int32, err error) {
-		if !passes(partition, err) {
-			errs = append(errs, fmt.Errorf("fetch from %s: %w", place(topic, partition), err))
-		}
-	})
-	if len(errs) > 0 {
-		s.drop()
-		return nil, errs[0]
+	fetches, err := s.poll(ctx, most)
+	if err != nil {
+		return nil, err
 	}
 	var messages []bridge.Message
 	fetches.EachTopic(func(t kgo.FetchTopic) {
@@ -120,10 +113,35 @@ func (s *Source) Fetch(ctx context.Context, most int) ([]bridge.Message, error) 
 			}
 		})
 	})
-	if len(messages) == 0 {
-		return nil, s.client.connection.lost()
-	}
 	return messages, nil
+}
+
+// poll waits for records until ctx ends. An error that passes does not end the wait. The client fetches again, and
+// reports the error again, as soon as it is polled: so poll pauses before that.
+func (s *Source) poll(ctx context.Context, most int) (kgo.Fetches, error) {
+	for {
+		fetches := s.client.PollRecords(ctx, most)
+		var errs []error
+		fetches.EachError(func(topic string, partition int32, err error) {
+			if !passes(partition, err) {
+				errs = append(errs, fmt.Errorf("fetch from %s: %w", place(topic, partition), err))
+			}
+		})
+		if len(errs) > 0 {
+			s.drop()
+			return nil, errs[0]
+		}
+		if fetches.NumRecords() > 0 {
+			return fetches, nil
+		}
+		if err := s.client.connection.lost(); err != nil || ctx.Err() != nil {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryWait):
+		}
+	}
 }
 
 // passes reports whether the client recovers from an error by itself, such as from the end of a Fetch's time or the

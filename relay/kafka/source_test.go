@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -177,4 +178,61 @@ func TestATopicThatDoesNotExistIsAnError(t *testing.T) {
 		}
 		fetch(func(got []bridge.Message, err error) bool { return errors.Is(err, kerr.UnknownTopicOrPartition) })
 	}
+}
+
+// A broker whose disk has failed answers so at once, each time, for hours. A Fetch waits for records all the same: each
+// of a bridge's is a commit in the database.
+func TestAnErrorThatPassesDoesNotEndAFetch(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	config := b.config()
+	config.User, config.Password, config.PasswordFile = "admin", "admin", ""
+	s, err := OpenSource(config, SourceConfig{Topic: topic, Group: "g"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	sink := b.Sink()
+	defer sink.Close()
+	publish := func(id string) {
+		t.Helper()
+		if outcomes := sink.Publish(t.Context(), []relay.Message{{ID: id, Destination: topic}}); outcomes[0] != nil {
+			t.Fatal(outcomes[0])
+		}
+	}
+	fetch := func(id string) {
+		t.Helper()
+		if got, err := s.Fetch(t.Context(), 10); err != nil || len(got) != 1 || got[0].ID != id {
+			t.Fatalf("got %v, %v, want message %s", got, err, id)
+		}
+	}
+	publish("1")
+	fetch("1")
+	publish("2")
+	for s.client.BufferedFetchRecords() == 0 { // with which the request that waits at the broker is answered
+		time.Sleep(10 * time.Millisecond)
+	}
+	repair := b.Unreadable()
+	fetch("2")
+	publish("3")
+	const lasts = 2 * time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), lasts)
+	defer cancel()
+	var answers atomic.Int64
+	defer b.proxy.Stall(func() time.Duration {
+		answers.Add(1)
+		return 0
+	})()
+	fetches := 0
+	for ctx.Err() == nil {
+		if got, err := s.Fetch(ctx, 10); err != nil || len(got) > 0 {
+			t.Fatalf("got %v, %v", got, err)
+		}
+		fetches++
+	}
+	if n := answers.Load(); fetches > 1 || n > 100 {
+		t.Errorf("%d Fetches in %s, and %d answers of the broker; want one, and 100 at most", fetches, lasts, n)
+	}
+	repair()
+	fetch("3")
 }
