@@ -37,3 +37,31 @@ func TestRunningJobsAreCountedByRecentLeases(t *testing.T) {
 		t.Errorf("the job whose lease lapsed long ago: %+v, %v; want it said", e.Reasons, err)
 	}
 }
+
+// A worker that is gone has left a transaction that has locked its job's row, so the reaper passes the job by. A queue
+// in which one job may run is full of it, however long ago its lease lapsed, and an operator is told so.
+func TestAJobThatFillsALimitedQueueIsCounted(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	stuck, over := enqueue(t, db, "mail", outbox.Options{}), enqueue(t, db, "mail", outbox.Options{})
+	exec(t, db, `UPDATE outbox.jobs SET status = 'running', attempt = 1, epoch = 1, lease_owner = 'gone',
+		started_at = now() - interval '1 hour', lease_expires_at = now() - interval '50 minutes' WHERE id = $1`, stuck)
+	exec(t, db, `INSERT INTO outbox.queues (queue, max_running) VALUES ('default', 1)`)
+	exec(t, db, `INSERT INTO outbox.queue_usage (queue, running, counted_at) VALUES ('default', ARRAY[$1, $2]::uuid[], now() + interval '1 minute')`, stuck, over)
+	exec(t, db, `INSERT INTO outbox.workers (worker, version, queues, concurrency, kinds, hearing) VALUES ('w', 'v', '{default}', '{2}', '{mail}', true)`)
+	waiting := enqueue(t, db, "mail", outbox.Options{})
+	for _, beside := range []bool{false, true} { // then its lease was extended beside its row, too
+		if beside {
+			exec(t, db, `INSERT INTO outbox.lease_extensions (job_id, epoch, expires_at) VALUES ($1, 1, now() - interval '49 minutes')`, stuck)
+		}
+		e, err := o.Explain(t.Context(), waiting)
+		if err != nil || len(e.Reasons) == 0 || e.Reasons[0].Code != operator.WhyQueueFull ||
+			e.Reasons[0].Evidence.Running != 1 || e.Reasons[0].Evidence.Job != stuck {
+			t.Errorf("the waiting job: %+v, %v; want the queue to be full of the one job", e.Reasons, err)
+		}
+		longest, err := o.LongestRunning(t.Context(), "default", outbox.ID{}, 0)
+		if err != nil || len(longest) != 1 || longest[0].ID != stuck {
+			t.Errorf("what has run longest: %v, %v; want the one job", longest, err)
+		}
+	}
+}

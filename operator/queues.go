@@ -253,8 +253,8 @@ func (o *Operator) checkQueue(ctx context.Context, queue string) error {
 
 // LongestRunning lists up to limit jobs of a queue (0 means 50; at most 200) that run now, the one first whose attempt
 // began first, without payloads, results and attempts. The zero tenant means any. It omits jobs whose leases lapsed
-// more than ten minutes ago, which the reaper should have taken away; [Operator.Explain] reports that such a lease
-// lapsed.
+// more than ten minutes ago, which the reaper should have taken away, unless they count towards the queue's limit;
+// [Operator.Explain] reports that such a lease lapsed.
 func (o *Operator) LongestRunning(ctx context.Context, queue string, tenant outbox.ID, limit int) ([]Job, error) {
 	most, err := pageLimit("limit", limit)
 	if err != nil {

@@ -40,7 +40,9 @@ LIMIT 1;
 --     belong to all tenants. It looks at the running jobs of all queues, 20 000 at most, and for the pause among the
 --     acts on the queue. As wherever running jobs are counted, those whose leases lapsed more than ten minutes ago are
 --     left out: while an old snapshot is held, the index of leases has an entry of each job that has run since, and the
---     reaper would have taken these away. A lease that is extended beside its row is in lease_extensions;
+--     reaper would have taken these away. A lease that is extended beside its row is in lease_extensions. A limited
+--     queue is full of what is in queue_usage, also if the reaper cannot take it away, because the transaction of a
+--     worker that is gone still has the row;
 --   - the dispatchers that work the queue or have a handler for its kind, only with @everything, those seen last first;
 --   - among the next 2 000 jobs of its tenant's queue at its priority to become due, those of its kind that found their
 --     dependency unavailable when they were tried last. The job itself may be one of them;
@@ -116,12 +118,20 @@ CROSS JOIN LATERAL (
          ORDER BY jobs.lease_expires_at
          LIMIT 20000)
         UNION ALL
-        SELECT jobs.id, jobs.queue, jobs.started_at
-        FROM outbox.lease_extensions AS beside
-        JOIN outbox.jobs ON jobs.id = ANY (ARRAY[beside.job_id]) AND jobs.epoch = beside.epoch
-        WHERE @everything
-          AND jobs.status::text = 'running'
-          AND jobs.lease_expires_at <= statement_timestamp() - interval '10 minutes'
+        (SELECT jobs.id, jobs.queue, jobs.started_at
+         FROM outbox.lease_extensions AS beside
+         JOIN outbox.jobs ON jobs.id = ANY (ARRAY[beside.job_id]) AND jobs.epoch = beside.epoch
+         WHERE @everything
+           AND jobs.status::text = 'running'
+           AND jobs.lease_expires_at <= statement_timestamp() - interval '10 minutes'
+         UNION
+         SELECT jobs.id, jobs.queue, jobs.started_at
+         FROM outbox.queue_usage
+         JOIN outbox.jobs ON jobs.id = ANY (queue_usage.running)
+         WHERE @everything
+           AND queue_usage.queue = @queue::text
+           AND jobs.status::text = 'running'
+           AND jobs.lease_expires_at <= statement_timestamp() - interval '10 minutes')
     ) AS found
     WHERE found.queue = @queue::text
 ) AS busy

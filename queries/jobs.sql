@@ -297,8 +297,8 @@ HAVING count(*) > 0;
 
 -- name: ListLongestRunning :many
 -- ListLongestRunning returns the jobs of a queue that have run longest, of a @tenant or of any. It reads all that runs,
--- which is as much as workers have room for, except jobs whose leases lapsed more than ten minutes ago (see
--- ExplainWaits).
+-- which is as much as workers have room for, except jobs whose leases lapsed more than ten minutes ago, if they do not
+-- fill a limited queue (see ExplainWaits).
 WITH longest AS MATERIALIZED (
     SELECT found.id
     FROM (
@@ -307,11 +307,18 @@ WITH longest AS MATERIALIZED (
         WHERE jobs.status = 'running'
           AND jobs.lease_expires_at > statement_timestamp() - interval '10 minutes'
         UNION ALL
-        SELECT jobs.id, jobs.started_at, jobs.queue, jobs.tenant_id
-        FROM outbox.lease_extensions AS beside
-        JOIN outbox.jobs ON jobs.id = ANY (ARRAY[beside.job_id]) AND jobs.epoch = beside.epoch
-        WHERE jobs.status::text = 'running'
-          AND jobs.lease_expires_at <= statement_timestamp() - interval '10 minutes'
+        (SELECT jobs.id, jobs.started_at, jobs.queue, jobs.tenant_id
+         FROM outbox.lease_extensions AS beside
+         JOIN outbox.jobs ON jobs.id = ANY (ARRAY[beside.job_id]) AND jobs.epoch = beside.epoch
+         WHERE jobs.status::text = 'running'
+           AND jobs.lease_expires_at <= statement_timestamp() - interval '10 minutes'
+         UNION
+         SELECT jobs.id, jobs.started_at, jobs.queue, jobs.tenant_id
+         FROM outbox.queue_usage
+         JOIN outbox.jobs ON jobs.id = ANY (queue_usage.running)
+         WHERE queue_usage.queue = @queue::text
+           AND jobs.status::text = 'running'
+           AND jobs.lease_expires_at <= statement_timestamp() - interval '10 minutes')
     ) AS found
     WHERE found.queue = @queue::text
       AND (sqlc.narg('tenant')::uuid IS NULL OR found.tenant_id = sqlc.narg('tenant')::uuid)

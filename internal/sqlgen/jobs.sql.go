@@ -714,11 +714,18 @@ WITH longest AS MATERIALIZED (
         WHERE jobs.status = 'running'
           AND jobs.lease_expires_at > statement_timestamp() - interval '10 minutes'
         UNION ALL
-        SELECT jobs.id, jobs.started_at, jobs.queue, jobs.tenant_id
-        FROM outbox.lease_extensions AS beside
-        JOIN outbox.jobs ON jobs.id = ANY (ARRAY[beside.job_id]) AND jobs.epoch = beside.epoch
-        WHERE jobs.status::text = 'running'
-          AND jobs.lease_expires_at <= statement_timestamp() - interval '10 minutes'
+        (SELECT jobs.id, jobs.started_at, jobs.queue, jobs.tenant_id
+         FROM outbox.lease_extensions AS beside
+         JOIN outbox.jobs ON jobs.id = ANY (ARRAY[beside.job_id]) AND jobs.epoch = beside.epoch
+         WHERE jobs.status::text = 'running'
+           AND jobs.lease_expires_at <= statement_timestamp() - interval '10 minutes'
+         UNION
+         SELECT jobs.id, jobs.started_at, jobs.queue, jobs.tenant_id
+         FROM outbox.queue_usage
+         JOIN outbox.jobs ON jobs.id = ANY (queue_usage.running)
+         WHERE queue_usage.queue = $2::text
+           AND jobs.status::text = 'running'
+           AND jobs.lease_expires_at <= statement_timestamp() - interval '10 minutes')
     ) AS found
     WHERE found.queue = $2::text
       AND ($3::uuid IS NULL OR found.tenant_id = $3::uuid)
@@ -780,8 +787,8 @@ type ListLongestRunningRow struct {
 }
 
 // ListLongestRunning returns the jobs of a queue that have run longest, of a @tenant or of any. It reads all that runs,
-// which is as much as workers have room for, except jobs whose leases lapsed more than ten minutes ago (see
-// ExplainWaits).
+// which is as much as workers have room for, except jobs whose leases lapsed more than ten minutes ago, if they do not
+// fill a limited queue (see ExplainWaits).
 func (q *Queries) ListLongestRunning(ctx context.Context, arg ListLongestRunningParams) ([]ListLongestRunningRow, error) {
 	rows, err := q.db.Query(ctx, ListLongestRunning, arg.MaxRows, arg.Queue, arg.Tenant)
 	if err != nil {
