@@ -13,6 +13,16 @@ SELECT outbox.drop_day(CAST(@day::text AS regclass), @lose::boolean);
 -- HasDay reports whether there is a table of that name.
 SELECT (to_regclass(@day::text) IS NOT NULL)::boolean;
 
+-- name: ListHolders :many
+-- ListHolders returns the transactions that use a day, given its table's name.
+SELECT DISTINCT locks.virtualtransaction::text AS holder
+FROM pg_catalog.pg_locks AS locks
+WHERE locks.locktype = 'relation'
+  AND locks.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+  AND locks.relation = to_regclass(@day::text)
+  AND locks.granted
+LIMIT 10000;
+
 -- name: ListEventDays :many
 -- ListEventDays returns the partitions of the events to which nothing is added any more and in which everything is
 -- older than @keep, oldest first, with their positions and the sinks that have not read all of them. An empty day

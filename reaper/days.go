@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -47,6 +48,31 @@ const (
 	dropped
 )
 
+// dropWait is how long a drop waits for a lock.
+const dropWait = 100 * time.Millisecond
+
+// isUsed reports whether a transaction uses a day for longer than a drop waits, such as a backup, or one that stores
+// jobs in it. To look at the locks holds up nobody. No transaction begins to store in a past day: if isUsed returns
+// false, everything that will ever be stored in it is there.
+func (d days) isUsed(ctx context.Context, name string) (used bool, err error) {
+	holders := func() (ids []string, err error) {
+		err = d.chores.do(ctx, statementTimeout, func(ctx context.Context, q *sqlgen.Queries) error {
+			ids, err = q.ListHolders(ctx, name)
+			return err
+		})
+		return ids, err
+	}
+	before, err := holders()
+	if err != nil || len(before) == 0 {
+		return false, err
+	}
+	if err := backoff.Sleep(ctx, dropWait); err != nil {
+		return false, err
+	}
+	now, err := holders()
+	return slices.ContainsFunc(now, func(id string) bool { return slices.Contains(before, id) }), err
+}
+
 // drop drops a day of the history or of the events, with lose also one whose events a sink has yet to read.
 //
 // A drop needs exclusive locks on the partition and its parent, and while it waits for a lock, everyone else who wants
@@ -62,7 +88,8 @@ func (d days) drop(ctx context.Context, name string, lose bool) (became outcome,
 		if err != nil || !alone {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '100ms'`); err != nil {
+		wait := fmt.Sprintf(`SET LOCAL lock_timeout = %d`, dropWait.Milliseconds())
+		if _, err := tx.Exec(ctx, wait); err != nil {
 			return err
 		}
 		if err := q.DropDay(ctx, name, lose); err != nil {

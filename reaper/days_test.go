@@ -68,11 +68,12 @@ func TestYesterdayIsNeverDropped(t *testing.T) {
 // A long report holds a lock on the day that is to be dropped, and settlements go on:
 //
 //	report   BEGIN, SELECT … history (all days)                                   COMMIT
-//	reaper                           LOCK day: waits 100 ms, gives way                    drops
+//	reaper                           LOCK day: waits 100 ms, gives way                    looks, drops
 //	settle                                INSERT into today: not in the queue behind it
 func TestADropGivesWayToAReport(t *testing.T) {
 	t.Parallel()
 	r, db := newRig(t, Config{})
+	name := ensureDay(t, db, 20*day)
 	storeClosed(t, db, 1, outbox.Succeeded, 20*day)
 	tx, err := db.Begin(t.Context())
 	if err != nil {
@@ -106,6 +107,9 @@ func TestADropGivesWayToAReport(t *testing.T) {
 		}
 	}()
 	started := time.Now()
+	if became, err := r.days.drop(t.Context(), name, false); err != nil || became != kept {
+		t.Errorf("under a report the day became %d, %v; want it kept", became, err)
+	}
 	wait := trimPass(t, r)
 	took := time.Since(started)
 	close(ended)
@@ -134,8 +138,8 @@ func TestADropGivesWayToAReport(t *testing.T) {
 // A transaction that stores a job in a day keeps it from being dropped, and once it has ended, the job and its key are
 // in the day:
 //
-//	handler  BEGIN, completes a job                                     COMMIT
-//	reaper                            reads the day; LOCK day: gives way          reads the day again, drops it
+//	handler  BEGIN, completes a job                            COMMIT
+//	reaper                           looks, reads the day: one job    looks again, reads the day: two jobs, drops it
 func TestADayThatWasKeptIsReadAgain(t *testing.T) {
 	t.Parallel()
 	r, db := newRig(t, Config{})
@@ -157,11 +161,21 @@ func TestADayThatWasKeptIsReadAgain(t *testing.T) {
 		INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id) SELECT tenant_id, 'test', 'late', id FROM late`); err != nil {
 		t.Fatal(err)
 	}
-	trimPass(t, r)
-	if got := value(t, r.metrics.dropped); got != 0 {
-		t.Fatalf("days dropped beside the transaction = %v, want 0", got)
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE outbox.idempotency_keys`); err != nil { // with which the reaper goes on
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := r.trimmer.trim(t.Context())
+		ended <- err
+	}()
+	for len(ended) == 0 && !query[bool](t, db, `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'outbox.idempotency_keys'::regclass AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`) {
+		time.Sleep(10 * time.Millisecond)
 	}
 	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
 	exec(t, db, `DELETE FROM outbox.chores`)
@@ -169,6 +183,38 @@ func TestADayThatWasKeptIsReadAgain(t *testing.T) {
 	dropped, jobs, keys := value(t, r.metrics.dropped), value(t, r.metrics.jobsTrimmed["succeeded"]), query[int](t, db, `SELECT count(*) FROM outbox.idempotency_keys`)
 	if dropped != 1 || jobs != 2 || keys != 0 {
 		t.Errorf("%v days are dropped, with %v jobs, and %d idempotency keys stay; want 1, 2 and 0", dropped, jobs, keys)
+	}
+}
+
+// A backup uses every day for hours. A day in which nothing has to stay is read once meanwhile, and not every minute;
+// and once more when the backup is over.
+func TestADayIsNotReadAgainUnderABackup(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	name := ensureDay(t, db, 20*day)
+	storeClosed(t, db, 100, outbox.Succeeded, 20*day)
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE `+name+` IN ACCESS SHARE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	trimPass(t, r)
+	storeClosed(t, db, 1, outbox.Cancelled, 20*day) // which stays, as whoever reads the day finds
+	if wait := trimPass(t, r); wait > 10*time.Minute {
+		t.Errorf("the next try is in %s, want minutes", wait)
+	}
+	if got := countHistory(t, db, outbox.Succeeded); got != 100 {
+		t.Errorf("the day was read again: %d jobs left, want 100", got)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	trimPass(t, r)
+	if got, dropped := query[int](t, db, `SELECT count(*) FROM outbox.history`), value(t, r.metrics.dropped); got != 1 || dropped != 0 {
+		t.Errorf("%d jobs left, and %v days dropped; want the one that stays, and none", got, dropped)
 	}
 }
 

@@ -25,6 +25,7 @@ type historyTrimmer struct {
 	metrics *metrics
 
 	trimmed map[string]int64 // how many retentions each day has been read for
+	past    map[string]bool  // days in which nothing had to stay when they were read last
 }
 
 // trim drops the days in which everything is beyond its retention, and deletes such rows from the others. Once all rows
@@ -40,6 +41,7 @@ func (t *historyTrimmer) trim(ctx context.Context) (time.Duration, error) {
 		return slices.ContainsFunc(days, func(day sqlgen.ListHistoryPartitionsRow) bool { return day.Name == name })
 	}
 	maps.DeleteFunc(t.trimmed, func(name string, _ int64) bool { return !listed(name) }) // another reaper dropped them
+	maps.DeleteFunc(t.past, func(name string, _ bool) bool { return !listed(name) })
 	wait := backoff.Jitter(trimInterval)
 	inUse := false // by a transaction, for whose end the next empty day need not wait, too
 	for _, day := range days {
@@ -71,14 +73,22 @@ func (t *historyTrimmer) trim(ctx context.Context) (time.Duration, error) {
 	return wait, nil
 }
 
-// dropIfPast drops a day if everything in it is beyond its retention. A day that is kept for now is read again before
-// the next try: what kept it may be a transaction that stores a job in it.
+// dropIfPast drops a day if everything in it is beyond its retention. It keeps a day that is in use, and reads it again
+// once it is not: what used it may have been a transaction that stored a job in it.
 func (t *historyTrimmer) dropIfPast(ctx context.Context, day sqlgen.ListHistoryPartitionsRow,
 	rules rules,
 ) (past bool, became outcome, err error) {
+	used, err := t.days.isUsed(ctx, day.Name)
+	if err != nil || used && t.past[day.Name] {
+		return true, kept, err
+	}
 	jobs, past, err := t.countDay(ctx, day, rules)
-	if err != nil || !past {
-		return past, kept, err
+	if err != nil {
+		return false, kept, err
+	}
+	t.past[day.Name] = past
+	if !past || used {
+		return past, kept, nil
 	}
 	if err := t.freeKeys(ctx, day); err != nil {
 		return true, kept, err

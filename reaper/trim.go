@@ -21,7 +21,7 @@ type trimmer struct {
 
 func newTrimmer(on chores, d days, config Config, m *metrics, log *slog.Logger) trimmer {
 	b := batches{on, m}
-	history := &historyTrimmer{b, d, config, m, map[string]int64{}}
+	history := &historyTrimmer{b, d, config, m, map[string]int64{}, map[string]bool{}}
 	return trimmer{on, history, eventTrimmer{b, d, config, m, log}, rowTrimmer{b, config, m, log}}
 }
 

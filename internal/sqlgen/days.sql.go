@@ -140,3 +140,34 @@ func (q *Queries) ListEventDays(ctx context.Context, keep pgtype.Interval) ([]Li
 	}
 	return items, nil
 }
+
+const ListHolders = `-- name: ListHolders :many
+SELECT DISTINCT locks.virtualtransaction::text AS holder
+FROM pg_catalog.pg_locks AS locks
+WHERE locks.locktype = 'relation'
+  AND locks.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+  AND locks.relation = to_regclass($1::text)
+  AND locks.granted
+LIMIT 10000
+`
+
+// ListHolders returns the transactions that use a day, given its table's name.
+func (q *Queries) ListHolders(ctx context.Context, day string) ([]string, error) {
+	rows, err := q.db.Query(ctx, ListHolders, day)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var holder string
+		if err := rows.Scan(&holder); err != nil {
+			return nil, err
+		}
+		items = append(items, holder)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
