@@ -106,7 +106,7 @@ var layouts = []struct {
 func parseInstant(text string, now time.Time, direction int) (at time.Time, ok bool) {
 	for _, l := range layouts {
 		at, err := time.ParseInLocation(l.layout, text, now.Location())
-		if err != nil {
+		if err != nil || at.IsZero() { // as a bound it would mean none
 			continue
 		}
 		if l.layout == time.RFC3339 { // with its offset, it is a single instant in the repeated hour, too
@@ -116,7 +116,7 @@ func parseInstant(text string, now time.Time, direction int) (at time.Time, ok b
 			if near, ok := nearest(at, now, direction); ok {
 				at = near
 			}
-			return at, !at.IsZero() // as a bound it would mean none
+			return at, true
 		}
 		year, month, day := now.Date()
 		if l.days == 0 {
