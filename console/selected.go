@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/a-h/templ"
+	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -152,8 +154,37 @@ func askSelected(verb string, words func(operator.Job, *confirmation) error) fun
 	}
 }
 
-// eachAct limits an act on one of the jobs, because a handler's transaction may lock its row for long.
-const eachAct = time.Second
+// These limit an act on one of the jobs, because a handler's transaction may lock its row for long. The server gives up
+// waiting for a lock before the console gives up waiting for the server, so that a job that is locked is known to be.
+const (
+	eachAct  = time.Second
+	lockWait = 500 * time.Millisecond
+)
+
+// actOnOne acts on a job in a transaction of its own, and reports whether an error leaves unknown if it has been done:
+// until it has been asked to commit, nothing has.
+func (v *visit) actOnOne(o *operator.Operator, id outbox.ID,
+	do func(*operator.Operator, context.Context, outbox.ID) error,
+) (unknown bool, err error) {
+	ctx, cancel := context.WithTimeout(v.ctx(), eachAct)
+	defer cancel()
+	tenant := engine.AllTenants
+	if one := v.tenant(); !one.IsZero() {
+		tenant = one.String()
+	}
+	commits := false
+	err = pgx.BeginTxFunc(ctx, v.site.config.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, bindAct, tenant, lockWait.String()); err != nil {
+			return err
+		}
+		err := do(o.WithTx(tx), ctx, id)
+		commits = err == nil
+		return err
+	})
+	return commits && mayBeDone(err), err
+}
+
+const bindAct = `SELECT set_config('app.tenant_id', $1, true), set_config('lock_timeout', $2, true)`
 
 // doSelected acts on each of the jobs while it is as it was previewed, as far as the viewer may see them. A job that
 // has moved, or on which the database refuses the act, does not keep it from the other jobs. Any other error ends it;
@@ -183,13 +214,11 @@ func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) f
 			if j.ID.IsZero() {
 				continue
 			}
-			ctx, cancel := context.WithTimeout(v.ctx(), eachAct)
-			err = do(shown[i].only(o), ctx, j.ID)
-			cancel()
+			unknown, err := v.actOnOne(shown[i].only(o), j.ID, do)
 			switch {
 			case err == nil:
 				v.acted.done++
-			case mayBeDone(err):
+			case unknown:
 				v.log(refusalOf(err), err)
 				if v.acted.unknown++; v.ctx().Err() != nil {
 					v.acted.ended = len(found) - i - 1
@@ -211,8 +240,8 @@ func doSelected(do func(*operator.Operator, context.Context, outbox.ID) error) f
 	}
 }
 
-// mayBeDone reports whether an act that failed may be done all the same: the console did not wait for its end, or
-// the connection broke. A commit that waits for a standby is completed when its client gives up.
+// mayBeDone reports whether an act whose commit failed may be done all the same: the console did not wait for its end,
+// or the connection broke. A commit that waits for a standby is completed when its client gives up.
 func mayBeDone(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || pgsession.IsAway(err) && !pgsession.ChangedNothing(err) &&
 		!pgsession.IsLockedOut(err)

@@ -194,7 +194,7 @@ func TestASelectedJobThatIsLockedIsPassedBy(t *testing.T) {
 	if got := r.statusOf(free); got != "cancelled" {
 		t.Errorf("the one that is not locked is %s", got)
 	}
-	r.get(to).is(200).has("Done to 1 of 2 jobs")
+	r.get(to).is(200).has("Done to 1 of 2 jobs. The others are locked").hasNot("not known", "An error ended it")
 }
 
 // What may have been done is not reported as left alone: a commit that takes longer than the console waits, and is
