@@ -65,8 +65,9 @@ func (v *visit) views() (views []savedView, err error) {
 	found, err := v.operator.Views(v.ctx(), v.tenant())
 	for _, view := range found {
 		saved := savedView{View: view}
-		if saved.search, err = parseQuery(view.Query, v.now.In(v.zone)); err != nil {
-			saved.fault = upperFirst(err.Error()) + "."
+		var unreadable error
+		if saved.search, unreadable = parseQuery(view.Query, v.now.In(v.zone)); unreadable != nil {
+			saved.fault = upperFirst(unreadable.Error()) + "."
 		}
 		views = append(views, saved)
 	}

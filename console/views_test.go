@@ -93,6 +93,26 @@ func TestAViewOfAnotherPersonIsNotLost(t *testing.T) {
 	if got := stands(); got != "nothing" {
 		t.Errorf("it stands for %s", got)
 	}
+	// Where it stands for the same, nothing is lost.
+	shares("kind=f")
+	r.as("a").post("view-save", url.Values{"name": {"stuck"}, "search": {"kind=f"}, "shared": {"1"}}).is(303)
+	if got := stands(); !strings.HasPrefix(got, "kind=f by ") {
+		t.Errorf("it stands for %s", got)
+	}
+}
+
+// A view that nobody can read any more, because another release has written it, is not the end of the page of all who
+// share it: each of them may delete it.
+func TestAViewThatCannotBeReadIsDeleted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec(`INSERT INTO outbox.saved_views (tenant_id, person, name, query, saved_by) VALUES
+		($1, '', 'first', 'kind=a', 'bob'), ($1, '', 'last', 'nonsense=1', 'bob')`, tenantA)
+	r.as("a").get("jobs").is(200).has("first", "last").hasHTML("is no condition", `aria-label="Delete view last"`)
+	r.as("a").post("view-save", url.Values{"name": {"last"}, "search": {"kind=a"}, "shared": {"1"}}).is(409).has("nonsense=1")
+	deletion := r.as("a").get("view-delete?name=last&shared=1").is(200).has("nonsense=1").fieldsOf()
+	r.as("a").post("view-delete", deletion).is(303)
+	r.as("a").get("jobs").is(200).has("first").hasNot("last shared")
 }
 
 func (a answer) hasHTML(texts ...string) answer {

@@ -71,8 +71,9 @@ func (o *Operator) Views(ctx context.Context, tenant outbox.ID) ([]View, error) 
 }
 
 // SaveView stores a view of the actor, or one that is shared in the tenant, in place of the actor's own view of that
-// name. It replaces a shared view of another person only if replaces is that one's query, so that the actor knows what
-// is lost. Only sharing one is an act for the audit. It returns [ErrTooManyViews] and [ErrViewChanged].
+// name. It replaces a shared view of another person only if that one's query is replaces, so that the actor knows what
+// is lost, or is the view's own, so that nothing is. Only sharing one is an act for the audit. It returns
+// [ErrTooManyViews] and [ErrViewChanged].
 func (o *Operator) SaveView(ctx context.Context, tenant outbox.ID, view View, replaces string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -8,8 +8,8 @@ ORDER BY person = '', name;
 
 -- name: SaveView :one
 -- SaveView stores a view, or gives the view of that name another query: a shared one of another person only if it
--- stands for @replaces. is_full reports that there are @most others already; then nothing is saved either. Sharing a
--- view is recorded as an act; saving a private one is not.
+-- stands for @replaces, or for the same. is_full reports that there are @most others already; then nothing is saved
+-- either. Sharing a view is recorded as an act; saving a private one is not.
 WITH was AS (
     SELECT name, query FROM outbox.saved_views WHERE saved_views.tenant_id = @tenant_id AND saved_views.person = @person
 ), room AS (
@@ -21,7 +21,7 @@ WITH was AS (
     WHERE NOT room.is_full
     ON CONFLICT (tenant_id, person, name) DO UPDATE
         SET query = excluded.query, saved_by = excluded.saved_by, saved_at = statement_timestamp()
-        WHERE saved_views.saved_by = @actor OR saved_views.query = @replaces
+        WHERE saved_views.saved_by = @actor OR saved_views.query = @replaces OR saved_views.query = excluded.query
     RETURNING name, query
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, target, before, after)

@@ -115,7 +115,7 @@ WITH was AS (
     WHERE NOT room.is_full
     ON CONFLICT (tenant_id, person, name) DO UPDATE
         SET query = excluded.query, saved_by = excluded.saved_by, saved_at = statement_timestamp()
-        WHERE saved_views.saved_by = $6 OR saved_views.query = $7
+        WHERE saved_views.saved_by = $6 OR saved_views.query = $7 OR saved_views.query = excluded.query
     RETURNING name, query
 ), recorded AS (
     INSERT INTO outbox.audit (actor, request_id, reason, act, tenant_id, target, before, after)
@@ -145,8 +145,8 @@ type SaveViewRow struct {
 }
 
 // SaveView stores a view, or gives the view of that name another query: a shared one of another person only if it
-// stands for @replaces. is_full reports that there are @most others already; then nothing is saved either. Sharing a
-// view is recorded as an act; saving a private one is not.
+// stands for @replaces, or for the same. is_full reports that there are @most others already; then nothing is saved
+// either. Sharing a view is recorded as an act; saving a private one is not.
 func (q *Queries) SaveView(ctx context.Context, arg SaveViewParams) (SaveViewRow, error) {
 	row := q.db.QueryRow(ctx, SaveView,
 		arg.TenantID,
