@@ -15,7 +15,7 @@ type Key struct {
 	Waiting      int64     `json:"waiting" doc:"Jobs that are pending or retrying"`
 	Blocked      int64     `json:"blocked" doc:"Due jobs that wait because the key is at its limit, because its head is not finished, or because it is parked"`
 	Running      int64     `json:"running"`
-	DeadLetters  int64     `json:"deadLetters" doc:"Those that the others pass over are counted only if they are among the newest 10 000 dead letters of all"`
+	DeadLetters  int64     `json:"deadLetters" doc:"Those that the others pass over are counted only if they are among the newest 10 000 dead letters of all, or the one of parkedFor"`
 	BlockedSince time.Time `json:"blockedSince,omitzero" doc:"When the earliest of the blocked jobs was due"`
 	ParkedSince  time.Time `json:"parkedSince,omitzero" doc:"When it was parked: none of its jobs starts until it is unblocked"`
 	ParkedFor    string    `json:"parkedFor,omitempty" format:"uuid" doc:"The dead letter for which it is parked, or will be"`

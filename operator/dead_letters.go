@@ -12,6 +12,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -152,8 +154,25 @@ func (o *Operator) GrowingDeadLetterGroups(ctx context.Context, f DeadLetterFilt
 	return groups, nil
 }
 
-// lettersAtOnce is how many dead letters one statement reads to count them or to find those to act on.
+// lettersAtOnce is how many dead letters one statement reads to count them, and a page of an act to find those to act
+// on.
 const lettersAtOnce = 50_000
+
+// findReachAbove returns the id below which a statement reads so many dead letters; NULL if it reads all that are left.
+// Tied to a tenant, it counts those of the others too, and returns the end of a millisecond: see findReach.
+func findReachAbove(ctx context.Context, db *sqlgen.Queries, after, before pgtype.UUID, rows int) (pgtype.UUID, error) {
+	reach, err := ofAll(ctx, db, func() (pgtype.UUID, error) {
+		return db.FindReachAbove(ctx, sqlgen.FindReachAboveParams{After: after, Before: before, MaxRows: int32(rows)})
+	})
+	if err != nil || !reach.Valid || tenantIn(ctx).IsZero() {
+		return reach, err
+	}
+	copy(reach.Bytes[6:], newest.Bytes[:])
+	if bytes.Compare(reach.Bytes[:], before.Bytes[:]) >= 0 {
+		return pgtype.UUID{}, nil
+	}
+	return reach, nil
+}
 
 // CountDeadLetters counts the dead letters that match f: those that ReplayDeadLetters and DismissDeadLetters would act
 // on now. It uses as many statements as it needs: with millions, only the caller's ctx ends it.
@@ -163,15 +182,15 @@ func (o *Operator) CountDeadLetters(ctx context.Context, f DeadLetterFilter) (n 
 	}
 	p := f.params()
 	for {
-		page, err := o.countDeadLetters(ctx, p)
+		some, reach, err := o.countDeadLetters(ctx, p)
 		if err != nil {
 			return 0, fmt.Errorf("count dead letters: %w", tooMany(err))
 		}
-		n += page.Meant
-		if page.Seen < lettersAtOnce {
+		n += some
+		if !reach.Valid {
 			return n, nil
 		}
-		p.After = page.LastSeen
+		p.After = beneath(reach)
 	}
 }
 
@@ -216,14 +235,21 @@ func (o *Operator) SplitDeadLetters(ctx context.Context, f DeadLetterFilter) (pa
 	return parts, nil
 }
 
+// countDeadLetters counts those below an id up to which one statement reads; NULL if that is all.
 func (o *Operator) countDeadLetters(ctx context.Context,
 	p sqlgen.FindDeadLettersParams,
-) (page sqlgen.CountDeadLettersRow, err error) {
+) (n int64, reach pgtype.UUID, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	err = o.byIndex(ctx, func(db *sqlgen.Queries) error {
-		page, err = db.CountDeadLetters(ctx, sqlgen.CountDeadLettersParams{
-			After: p.After, Before: p.Before, MaxSeen: lettersAtOnce,
+		if reach, err = findReachAbove(ctx, db, p.After, p.Before, lettersAtOnce); err != nil {
+			return err
+		}
+		if reach.Valid {
+			p.Before = reach
+		}
+		n, err = db.CountDeadLetters(ctx, sqlgen.CountDeadLettersParams{
+			After: p.After, Before: p.Before,
 			Fingerprint: p.Fingerprint, Kind: p.Kind, Queue: p.Queue, Status: p.Status, ErrorCode: p.ErrorCode,
 			Key: p.Key, TenantID: p.TenantID,
 			CreatedSince: p.CreatedSince, CreatedUntil: p.CreatedUntil, FailedSince: p.FailedSince,
@@ -231,7 +257,7 @@ func (o *Operator) countDeadLetters(ctx context.Context,
 		})
 		return err
 	})
-	return page, err
+	return n, reach, err
 }
 
 func (o *Operator) groupDeadLetters(ctx context.Context, f DeadLetterFilter, within time.Duration,

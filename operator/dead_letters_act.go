@@ -26,8 +26,8 @@ type BulkProgress struct {
 	Matched int64 // dead letters that matched at the beginning; not counted when it continues with After
 	Done    int64 // replayed or dismissed so far
 	Passed  int64 // skipped, because something else happened to them meanwhile
-	// Last is the newest dead letter that was examined, by when it was enqueued; zero before the first. With it as
-	// After in the filter, the act continues behind it.
+	// Last is the id up to which dead letters were examined, of one of them or between two; zero before the first. With
+	// it as After in the filter, the act continues behind it.
 	Last outbox.ID
 	// FailedUntil limits the act: jobs that become dead letters from then on are not touched. With it in the filter, an
 	// interrupted act can be started again without replaying a second time what it had replayed and what has failed
@@ -222,7 +222,7 @@ func (o *Operator) waitForWriters(ctx context.Context) (since time.Time, ended b
 		ended = len(writers) == 0
 		for until := time.Now().Add(writersPatience); err == nil && !ended && time.Now().Before(until); {
 			if err = backoff.Sleep(ctx, 5*time.Millisecond); err == nil {
-				err = tx.QueryRow(ctx, stillWriting, writers).Scan(&ended)
+				err = tx.QueryRow(ctx, haveEnded, writers).Scan(&ended)
 			}
 		}
 		return err
@@ -243,10 +243,16 @@ const (
 	writing = `SELECT backend_xid AS id FROM pg_stat_activity
 	WHERE datname = current_database() AND backend_xid IS NOT NULL AND pid <> pg_backend_pid()`
 	forgetActivity = `SELECT pg_stat_clear_snapshot()`
-	// stillWriting reports whether the transactions $1 have ended: each holds the lock of its own id until then.
-	stillWriting = `SELECT NOT EXISTS (
-		SELECT FROM pg_locks
-		WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted AND transactionid::text = ANY ($1))`
+	// haveEnded reports whether the transactions $1 have ended. A session shows the id of its transaction before it
+	// holds the lock of that id, and no longer shows it once the transaction is prepared, which keeps the lock: so the
+	// statement looks at the sessions anew, and then at the locks.
+	haveEnded = `SELECT CASE
+		WHEN pg_stat_clear_snapshot() IS NULL THEN NULL
+		WHEN EXISTS (SELECT FROM pg_stat_activity WHERE backend_xid::text = ANY ($1)) THEN false
+		ELSE NOT EXISTS (
+			SELECT FROM pg_locks
+			WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted AND transactionid::text = ANY ($1))
+		END`
 )
 
 // pageOf is a page of matching dead letters.
@@ -256,15 +262,52 @@ type pageOf struct {
 	more bool        // there may be others behind it
 }
 
+// findToActOn returns the first dead letters that match, up to a page. It makes rounds, each of which reads more than
+// the one before, until it has read a certain number: if all match it reads no more than it returns, and if hardly any
+// do it comes to an end all the same.
+func findToActOn(ctx context.Context, db *sqlgen.Queries,
+	params sqlgen.FindDeadLettersParams,
+) (rows []sqlgen.FindDeadLettersRow, page pageOf, err error) {
+	full, end := int(params.MaxRows), params.Before
+	for left, step := lettersAtOnce, actPage; ; step *= 2 {
+		step = min(step, left)
+		left -= step
+		reach, err := findReachAbove(ctx, db, params.After, end, step)
+		if err != nil {
+			return nil, page, err
+		}
+		if params.Before = end; reach.Valid {
+			params.Before = reach
+		}
+		params.MaxRows = int32(full - len(rows))
+		some, err := db.FindDeadLetters(ctx, params)
+		if err != nil {
+			return nil, page, err
+		}
+		rows = append(rows, some...)
+		switch {
+		case len(rows) == full:
+			return rows, pageOf{last: rows[full-1].ID, more: true}, nil
+		case reach.Valid && left == 0:
+			return rows, pageOf{last: beneath(reach), more: true}, nil
+		case reach.Valid:
+			params.After = beneath(reach)
+		case len(rows) > 0:
+			return rows, pageOf{last: rows[len(rows)-1].ID}, nil
+		default:
+			return nil, page, nil
+		}
+	}
+}
+
 func (o *Operator) actOnPage(ctx context.Context, params sqlgen.FindDeadLettersParams,
 	act actOnSome,
 ) (found pageOf, done int, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	var rows []sqlgen.FindDeadLettersRow
-	params.MaxSeen = lettersAtOnce
 	err = o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
-		rows, err = db.FindDeadLetters(ctx, params)
+		rows, found, err = findToActOn(ctx, db, params)
 		return err
 	})
 	if err != nil {
@@ -272,16 +315,12 @@ func (o *Operator) actOnPage(ctx context.Context, params sqlgen.FindDeadLettersP
 	}
 	ids, epochs := make([]pgtype.UUID, 0, len(rows)), make([]int64, 0, len(rows))
 	bytes := 0
-	found.more = len(rows) == int(params.MaxRows)
-	for _, row := range rows {
-		if row.Meant {
-			if bytes += int(row.PayloadBytes); bytes > actBytes && len(ids) > 0 {
-				found.more = true
-				break
-			}
-			ids, epochs = append(ids, row.ID), append(epochs, row.Epoch)
+	for i, row := range rows {
+		if bytes += int(row.PayloadBytes); bytes > actBytes && i > 0 {
+			found.last, found.more = rows[i-1].ID, true
+			break
 		}
-		found.last, found.more = row.ID, found.more || row.IsLast
+		ids, epochs = append(ids, row.ID), append(epochs, row.Epoch)
 	}
 	if found.n = len(ids); found.n == 0 {
 		return found, 0, nil

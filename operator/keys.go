@@ -53,7 +53,8 @@ type Key struct {
 	Blocked int64 // due, but the key is at its limit, its head is not finished, or it is parked
 	Running int64
 	// DeadLetters counts those that the others of the key pass over ([outbox.SkipDead]) only if they are among the
-	// newest 10 000 dead letters of all: no index has them by key. A key that has nothing else is then not found.
+	// newest 10 000 dead letters of all, or the one for which it is parked: no index has them by key. A key that has
+	// nothing else is then not found.
 	DeadLetters int64
 
 	BlockedSince time.Time // since when the blocked job that was due first has been due; zero if none is blocked
@@ -127,11 +128,22 @@ func (o *Operator) Key(ctx context.Context, name KeyName) (Key, error) {
 	return Key{}, fmt.Errorf("key %s: %w", name, ErrKeyNotFound)
 }
 
+// lettersOfKeys is how many dead letters a statement reads to find those that the others of a key pass over.
+const lettersOfKeys = 10_000
+
 func (o *Operator) keys(ctx context.Context, params sqlgen.ListKeysParams) ([]Key, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	var rows []sqlgen.ListKeysRow
 	err := o.byIndex(ctx, func(db *sqlgen.Queries) (err error) {
+		reach, err := findReach(ctx, db, sqlgen.FindReachParams{
+			Statuses: []string{string(outbox.Failed), string(outbox.Dead)}, Before: newest,
+			After: pgvalue.UUID(outbox.ID{}), MaxRows: lettersOfKeys - 1,
+		})
+		if err != nil {
+			return err
+		}
+		params.Reach = pgvalue.UUID(reach.Bytes) // zero, if it is NULL: there are not so many
 		rows, err = db.ListKeys(ctx, params)
 		return err
 	})

@@ -576,27 +576,96 @@ func TestUnblockIfAnotherLapsesMeanwhile(t *testing.T) {
 	}
 }
 
+// passedLetter stores a dead letter that the others of key k pass over, and parks the key.
+func passedLetter(t *testing.T, db *pgxpool.Pool, tenant outbox.ID) (id outbox.ID) {
+	t.Helper()
+	id = enqueue(t, db, "mail", outbox.Options{Tenant: tenant, Key: outbox.KeyRules{Name: "k", Ordered: true, OnDeath: outbox.SkipDead}})
+	exec(t, db, `UPDATE outbox.jobs SET status = 'running', epoch = 1, attempt = 1, started_at = now(), lease_owner = 'w', lease_expires_at = now() + interval '1 hour' WHERE id = $1`, id)
+	exec(t, db, `UPDATE outbox.jobs SET status = 'dead', epoch = 2, lease_owner = NULL, lease_expires_at = NULL, failed_at = now() WHERE id = $1`, id)
+	exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key, parked_at) VALUES ($1, 'default', 'k', now()) ON CONFLICT (tenant_id, queue, key) DO UPDATE SET parked_at = excluded.parked_at`, tenant)
+	return id
+}
+
 // Dead letters that a line passes over are counted among the newest of all keys: to find them all would be to read all
-// dead letters, for each page of keys.
+// dead letters, for each page of keys. The one for which the key is parked is counted in any case.
 func TestPassedLettersAreCountedAmongTheNewest(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
-	passed := enqueue(t, db, "mail", outbox.Options{Key: outbox.KeyRules{Name: "k", Ordered: true, OnDeath: outbox.SkipDead}})
-	exec(t, db, `UPDATE outbox.jobs SET status = 'running', epoch = 1, attempt = 1, started_at = now(), lease_owner = 'w', lease_expires_at = now() + interval '1 hour' WHERE id = $1`, passed)
-	exec(t, db, `UPDATE outbox.jobs SET status = 'dead', epoch = 2, lease_owner = NULL, lease_expires_at = NULL, failed_at = now() WHERE id = $1`, passed)
-	exec(t, db, `INSERT INTO outbox.keys (tenant_id, queue, key, parked_at) VALUES ($1, 'default', 'k', now())`, outbox.RootTenant)
-	newer := 0
-	for _, more := range []int{9999, 1} {
-		storeDead(t, db, more)
-		newer += more
-		want := int64(10_000 - newer)
+	passed := passedLetter(t, db, outbox.RootTenant)
+	check := func(of string, want int64) {
+		t.Helper()
 		k, err := o.Key(t.Context(), operator.KeyName{Key: "k"})
 		if err != nil || k.DeadLetters != want {
-			t.Errorf("beside %d newer ones: %d dead letters, %v; want %d", newer, k.DeadLetters, err, want)
+			t.Errorf("%s: %d dead letters, %v; want %d", of, k.DeadLetters, err, want)
 		}
 		list, err := o.Keys(t.Context(), operator.KeyFilter{})
 		if err != nil || len(list) != 1 || list[0].DeadLetters != want {
-			t.Errorf("the list has %+v, %v; want %d dead letters", list, err, want)
+			t.Errorf("%s: the list has %+v, %v; want %d dead letters", of, list, err, want)
 		}
 	}
+	park := func() { exec(t, db, `UPDATE outbox.keys SET parked_for = $1`, passed) }
+	check("alone", 1)
+	storeDead(t, db, 9999)
+	check("beside 9999 newer ones", 1)
+	storeDead(t, db, 1)
+	check("beside 10 000 newer ones", 0)
+	park()
+	check("beside 10 000 newer ones, with the key parked for it", 1)
+	exec(t, db, `DELETE FROM outbox.jobs WHERE id <> $1`, passed)
+	check("alone, with the key parked for it", 1)
+}
+
+// A statement of a tenant's login passes over no more dead letters of others, which row security hides from it, than a
+// page of keys or of an act may read.
+func TestALoginOfATenantPassesOverSomeOfTheOthersLetters(t *testing.T) {
+	t.Parallel()
+	_, db := newRig(t)
+	own := outbox.NewID()
+	ctx := operator.WithTenant(t.Context(), own)
+	passedLetter(t, db, own)
+	storeDead(t, db, 2*operator.LettersAtOnce+100)
+	exec(t, db, `ANALYZE outbox.jobs`)
+	var plans []string
+	o := operator.New(pgtest.Login(t, db, "outbox_api")).Planned(&plans)
+	bounded := func(what string, most int) {
+		t.Helper()
+		for _, plan := range plans {
+			if read := rowsRead(t, plan); read > most+2000 { // a bound is the beginning, or the end, of a millisecond
+				t.Errorf("%s reads %d rows, want %d at most:\n%s", what, read, most, plan)
+			}
+		}
+		if plans = nil; t.Failed() {
+			t.FailNow()
+		}
+	}
+	keys := func(want int64) {
+		t.Helper()
+		if list, err := o.Keys(ctx, operator.KeyFilter{}); err != nil || len(list) != 1 || list[0].DeadLetters != want {
+			t.Errorf("keys: %+v, %v; want one with %d dead letters", list, err, want)
+		}
+		bounded("a page of keys", 10_000)
+	}
+	keys(0)
+	passedLetter(t, db, own)
+	keys(1)
+
+	if n, err := o.CountDeadLetters(ctx, operator.DeadLetterFilter{}); err != nil || n != 2 {
+		t.Errorf("counted %d, %v; want the tenant's 2", n, err)
+	}
+	bounded("a count", operator.LettersAtOnce)
+	var done int64
+	var last outbox.ID
+	for p, err := range o.DismissDeadLetters(ctx, operator.DeadLetterFilter{After: outbox.ID{15: 1}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Done == 1 && p.Last != (outbox.ID{}) && p.Last != last && [8]byte(p.Last[8:]) != [8]byte{255, 255, 255, 255, 255, 255, 255, 254} {
+			t.Errorf("it has looked up to %s, which may be the id of somebody's job", p.Last)
+		}
+		done, last = p.Done, p.Last
+	}
+	if done != 2 {
+		t.Errorf("%d were dismissed, want the tenant's 2", done)
+	}
+	bounded("an act", operator.LettersAtOnce)
 }

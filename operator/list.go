@@ -225,23 +225,30 @@ func (o *Operator) Page(ctx context.Context, f Filter) (JobPage, error) {
 	return page, nil
 }
 
+// ofAll runs find, which counts rows, while the transaction sees those of all tenants. What find returns bounds a
+// statement that has to pass over the rows of others. In a context of no tenant, ofAll leaves the transaction as it is.
+func ofAll[Bound any](ctx context.Context, db *sqlgen.Queries, find func() (Bound, error)) (bound Bound, err error) {
+	if tenantIn(ctx).IsZero() {
+		return find()
+	}
+	was, err := db.BindTenant(ctx, engine.AllTenants) // in a caller's transaction not necessarily the context's tenant
+	if err != nil {
+		return bound, err
+	}
+	if bound, err = find(); err != nil {
+		return bound, err
+	}
+	_, err = db.BindTenant(ctx, was)
+	return bound, err
+}
+
 // findReach returns the lowest id that a round reads; NULL if it reads all that is left. Tied to a tenant, it counts
 // the rows of the others too, because a list has to pass over them, and returns the beginning of a millisecond, which
 // says nothing about the others but how many there are.
 func findReach(ctx context.Context, db *sqlgen.Queries, params sqlgen.FindReachParams) (pgtype.UUID, error) {
-	tenant := tenantIn(ctx)
-	if tenant.IsZero() {
-		return db.FindReach(ctx, params)
-	}
-	if err := db.BindTenant(ctx, engine.AllTenants); err != nil {
-		return pgtype.UUID{}, err
-	}
-	reach, err := db.FindReach(ctx, params)
-	if err != nil {
-		return pgtype.UUID{}, err
-	}
-	if err := db.BindTenant(ctx, tenant.String()); err != nil {
-		return pgtype.UUID{}, err
+	reach, err := ofAll(ctx, db, func() (pgtype.UUID, error) { return db.FindReach(ctx, params) })
+	if err != nil || tenantIn(ctx).IsZero() {
+		return reach, err
 	}
 	clear(reach.Bytes[6:])
 	if bytes.Compare(reach.Bytes[:], params.After.Bytes[:]) <= 0 {

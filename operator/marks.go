@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -84,18 +83,8 @@ const queueActsRead = 5000
 // queueActsReach returns the id above which acts on a queue are read; 0 to read as many as are wanted. Tied to a
 // tenant, it counts the acts of the others too, because a list has to pass over them.
 func queueActsReach(ctx context.Context, db *sqlgen.Queries, queue string, tenant outbox.ID) (reach int64, err error) {
-	bound := tenantIn(ctx)
-	if tenant.IsZero() && bound.IsZero() || queue == "" {
+	if tenant.IsZero() && tenantIn(ctx).IsZero() || queue == "" {
 		return 0, nil
 	}
-	if bound.IsZero() {
-		return db.FindQueueActsReach(ctx, queue, queueActsRead)
-	}
-	if err := db.BindTenant(ctx, engine.AllTenants); err != nil {
-		return 0, err
-	}
-	if reach, err = db.FindQueueActsReach(ctx, queue, queueActsRead); err != nil {
-		return 0, err
-	}
-	return reach, db.BindTenant(ctx, bound.String())
+	return ofAll(ctx, db, func() (int64, error) { return db.FindQueueActsReach(ctx, queue, queueActsRead) })
 }

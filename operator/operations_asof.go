@@ -110,7 +110,8 @@ func (o *Operator) openIDs(ctx context.Context) (first, next int64, err error) {
 }
 
 // ErrOldWriter reports that open jobs cannot be counted now. A snapshot that left out uncommitted transactions would
-// let an operation act on jobs that were not counted.
+// let an operation act on jobs that were not counted. Those of other databases of the server are among them, if they
+// began after the oldest of this database: the server does not say of an id to which database it belongs.
 var ErrOldWriter = errors.New("a transaction has been writing for so long that too many others have begun since, or " +
 	"were rolled back; end it, or try again when it has ended")
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -137,5 +138,40 @@ func TestQuestionsLeaveACallersTransactionAsItWas(t *testing.T) {
 	}
 	if got := settings(); got != before {
 		t.Errorf("after questions the settings are %s, want %s", got, before)
+	}
+}
+
+// The session of a caller's transaction decides which rows a list has, also after the list has counted those of all
+// tenants to bound what it reads, and whatever tenant the context has.
+func TestAListInACallersTransactionIsOfItsTenant(t *testing.T) {
+	t.Parallel()
+	_, db := newRig(t)
+	own, foreign := outbox.NewID(), outbox.NewID()
+	storeForeign(t, db, own, foreign)
+	tx, err := pgtest.Login(t, db, "outbox_api").Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), `SELECT set_config('app.tenant_id', $1, true)`, own.String()); err != nil {
+		t.Fatal(err)
+	}
+	in := operator.New(nil).WithTx(tx)
+	for tenant, want := range map[outbox.ID][2]int{own: {30, 10}, foreign: {}} {
+		ctx := operator.WithTenant(t.Context(), tenant)
+		var listed [2]int
+		for job, err := range in.All(ctx, operator.Filter{}) {
+			if listed[0]++; err != nil || job.Tenant != own {
+				t.Fatalf("listed %+v, %v", job, err)
+			}
+		}
+		letters, err := in.DeadLetters(ctx, operator.DeadLetterFilter{}, outbox.ID{}, 0)
+		if listed[1] = len(letters); err != nil || listed != want {
+			t.Errorf("in a context of %s: %d jobs and dead letters, %v; want %d", tenant, listed, err, want)
+		}
+		var bound string
+		if err := tx.QueryRow(t.Context(), `SELECT current_setting('app.tenant_id')`).Scan(&bound); err != nil || bound != own.String() {
+			t.Errorf("afterwards the transaction is tied to %s, %v", bound, err)
+		}
 	}
 }

@@ -58,29 +58,27 @@ ORDER BY alike.grows DESC, alike.jobs DESC, alike.kind, alike.fingerprint
 LIMIT @max_rows;
 
 -- name: CountDeadLetters :one
--- CountDeadLetters looks at the first @max_seen dead letters with an id between @after and @before, and counts those
--- that match the filter: however many do, a statement takes a bounded time. The next one continues after @last_seen.
+-- CountDeadLetters counts the dead letters with an id between @after and @before that match the filter. It reads all of
+-- them, also those that row-level security hides: see FindReachAbove.
 WITH letter AS MATERIALIZED (
-    SELECT jobs.id,
-           ((@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
-               AND (@kind::text = '' OR jobs.kind = @kind)
-               AND (@queue::text = '' OR jobs.queue = @queue)
-               AND (@status::text = '' OR jobs.status::text = @status)
-               AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
-               AND (@key::text = '' OR jobs.key = @key)
-               AND (sqlc.narg(tenant_id)::uuid IS NULL OR jobs.tenant_id = sqlc.narg(tenant_id))
-               AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
-               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
-               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until) AS meant
+    SELECT jobs.id
     FROM outbox.jobs
     WHERE jobs.status IN ('failed', 'dead')
       AND jobs.id > @after AND jobs.id < @before
-    ORDER BY jobs.id, jobs.error_fingerprint
-    LIMIT @max_seen
+      AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
+      AND (@kind::text = '' OR jobs.kind = @kind)
+      AND (@queue::text = '' OR jobs.queue = @queue)
+      AND (@status::text = '' OR jobs.status::text = @status)
+      AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
+      AND (@key::text = '' OR jobs.key = @key)
+      AND (sqlc.narg(tenant_id)::uuid IS NULL OR jobs.tenant_id = sqlc.narg(tenant_id))
+      AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
+      AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
+      AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until
+    ORDER BY jobs.id, jobs.error_fingerprint -- in the order of jobs_dead_letter_idx
 )
-SELECT count(*) FILTER (WHERE letter.meant) AS meant, count(*) AS seen, max(letter.id::text COLLATE "C")::uuid AS last_seen
-FROM letter
-LIMIT 1;
+SELECT count(*) AS letters
+FROM letter;
 
 -- name: SplitDeadLetters :many
 -- SplitDeadLetters counts the newest dead letters that match the filter, @max_seen at most, by kind, queue, tenant and
@@ -111,33 +109,25 @@ ORDER BY jobs DESC, letter.kind, letter.queue, letter.tenant_id, letter.error_co
 LIMIT @max_rows;
 
 -- name: FindDeadLetters :many
--- FindDeadLetters looks at the first @max_seen dead letters with an id between @after and @before, oldest first, and
--- returns up to @max_rows that match the filter, for an act on many. If it has looked at so many, it returns the last
--- of them in any case, with is_last: the next statement continues after it, and each takes a bounded time however few
--- match. The epoch shows the act that the job has not changed since, and the size how many fit into a statement.
-WITH letter AS (
-    SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes,
-           ((@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
-               AND (@kind::text = '' OR jobs.kind = @kind)
-               AND (@queue::text = '' OR jobs.queue = @queue)
-               AND (@status::text = '' OR jobs.status::text = @status)
-               AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
-               AND (@key::text = '' OR jobs.key = @key)
-               AND (sqlc.narg(tenant_id)::uuid IS NULL OR jobs.tenant_id = sqlc.narg(tenant_id))
-               AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
-               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
-               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until) IS TRUE AS meant,
-           row_number() OVER (ORDER BY jobs.id, jobs.error_fingerprint) = @max_seen::bigint AS is_last
-    FROM outbox.jobs
-    WHERE jobs.status IN ('failed', 'dead')
-      AND jobs.id > @after AND jobs.id < @before
-    ORDER BY jobs.id, jobs.error_fingerprint
-    LIMIT @max_seen::bigint
-)
-SELECT letter.id, letter.epoch, letter.payload_bytes, letter.meant::boolean AS meant, letter.is_last::boolean AS is_last
-FROM letter
-WHERE letter.meant OR letter.is_last
-ORDER BY letter.id
+-- FindDeadLetters returns up to @max_rows dead letters with an id between @after and @before that match the filter,
+-- oldest first, for an act on many. It may read all of them, also those that row-level security hides: see
+-- FindReachAbove. The epoch shows the act that the job has not changed since, and the size how many fit into a
+-- statement.
+SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes
+FROM outbox.jobs
+WHERE jobs.status IN ('failed', 'dead')
+  AND jobs.id > @after AND jobs.id < @before
+  AND (@fingerprint::text = '' OR jobs.error_fingerprint = @fingerprint)
+  AND (@kind::text = '' OR jobs.kind = @kind)
+  AND (@queue::text = '' OR jobs.queue = @queue)
+  AND (@status::text = '' OR jobs.status::text = @status)
+  AND (@error_code::text = '' OR jobs.last_error_code = @error_code)
+  AND (@key::text = '' OR jobs.key = @key)
+  AND (sqlc.narg(tenant_id)::uuid IS NULL OR jobs.tenant_id = sqlc.narg(tenant_id))
+  AND jobs.created_at >= @created_since AND jobs.created_at < @created_until
+  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= @failed_since
+  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < @failed_until
+ORDER BY jobs.id, jobs.error_fingerprint -- in the order of jobs_dead_letter_idx
 LIMIT @max_rows;
 
 -- name: ReplayJobs :many

@@ -64,9 +64,29 @@ SELECT greatest((
     LIMIT 1 OFFSET @max_rows::integer
 ))::uuid AS id;
 
--- name: BindTenant :exec
--- BindTenant ties the rest of the transaction to a tenant, or with * to all of them.
-SELECT set_config('app.tenant_id', @tenant, true);
+-- name: FindReachAbove :one
+-- FindReachAbove returns the id, between @after and @before, below which there are @max_rows dead letters of all
+-- tenants: CountDeadLetters and FindDeadLetters, with it as @before, read so many; NULL if there are no more to read.
+-- Row-level security would leave out rows that they read all the same: see BindTenant.
+SELECT (
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE jobs.status IN ('failed', 'dead')
+      AND jobs.id < @before
+      AND jobs.id > @after
+    ORDER BY jobs.id, jobs.error_fingerprint -- in the order of jobs_dead_letter_idx
+    LIMIT 1 OFFSET @max_rows::integer
+)::uuid AS id;
+
+-- name: BindTenant :one
+-- BindTenant ties the rest of the transaction to a tenant, or with * to all of them. It returns what the transaction
+-- was tied to before; an empty text if nothing.
+WITH was AS MATERIALIZED (
+    SELECT coalesce(current_setting('app.tenant_id', true), '') AS tenant
+)
+SELECT was.tenant::text AS tenant
+FROM was
+WHERE set_config('app.tenant_id', CASE WHEN was.tenant IS NOT NULL THEN @tenant::text END, true) IS NOT NULL;
 
 -- name: ListJobs :many
 -- ListJobs returns up to @max_rows jobs with an id between @after and @before, newest first, without payloads and

@@ -31,6 +31,8 @@ func (p *program) keysCommand() *cli.Command {
 			{
 				Name:  "list",
 				Usage: "list keys with blocked jobs and parked keys, the longest waiting first",
+				Description: `Of the dead letters that the others of a key pass over, it counts those among the newest
+10 000 dead letters of all keys, and the one for which the key is parked.`,
 				Flags: append(operatorFlags(), outputFlag(), onlyQueueFlag(),
 					&cli.BoolFlag{Name: "parked", Usage: "only parked ones"}, onlyTenantFlag(), limitFlag("keys")),
 				Action: p.listKeys,

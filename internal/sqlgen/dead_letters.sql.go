@@ -13,29 +13,29 @@ import (
 
 const CountDeadLetters = `-- name: CountDeadLetters :one
 WITH letter AS MATERIALIZED (
-    SELECT jobs.id,
-           (($1::text = '' OR jobs.error_fingerprint = $1)
-               AND ($2::text = '' OR jobs.kind = $2)
-               AND ($3::text = '' OR jobs.queue = $3)
-               AND ($4::text = '' OR jobs.status::text = $4)
-               AND ($5::text = '' OR jobs.last_error_code = $5)
-               AND ($6::text = '' OR jobs.key = $6)
-               AND ($7::uuid IS NULL OR jobs.tenant_id = $7)
-               AND jobs.created_at >= $8 AND jobs.created_at < $9
-               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $10
-               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $11) AS meant
+    SELECT jobs.id
     FROM outbox.jobs
     WHERE jobs.status IN ('failed', 'dead')
-      AND jobs.id > $12 AND jobs.id < $13
-    ORDER BY jobs.id, jobs.error_fingerprint
-    LIMIT $14
+      AND jobs.id > $1 AND jobs.id < $2
+      AND ($3::text = '' OR jobs.error_fingerprint = $3)
+      AND ($4::text = '' OR jobs.kind = $4)
+      AND ($5::text = '' OR jobs.queue = $5)
+      AND ($6::text = '' OR jobs.status::text = $6)
+      AND ($7::text = '' OR jobs.last_error_code = $7)
+      AND ($8::text = '' OR jobs.key = $8)
+      AND ($9::uuid IS NULL OR jobs.tenant_id = $9)
+      AND jobs.created_at >= $10 AND jobs.created_at < $11
+      AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $12
+      AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $13
+    ORDER BY jobs.id, jobs.error_fingerprint -- in the order of jobs_dead_letter_idx
 )
-SELECT count(*) FILTER (WHERE letter.meant) AS meant, count(*) AS seen, max(letter.id::text COLLATE "C")::uuid AS last_seen
+SELECT count(*) AS letters
 FROM letter
-LIMIT 1
 `
 
 type CountDeadLettersParams struct {
+	After        pgtype.UUID
+	Before       pgtype.UUID
 	Fingerprint  string
 	Kind         string
 	Queue        string
@@ -47,21 +47,14 @@ type CountDeadLettersParams struct {
 	CreatedUntil pgtype.Timestamptz
 	FailedSince  pgtype.Timestamptz
 	FailedUntil  pgtype.Timestamptz
-	After        pgtype.UUID
-	Before       pgtype.UUID
-	MaxSeen      int32
 }
 
-type CountDeadLettersRow struct {
-	Meant    int64
-	Seen     int64
-	LastSeen pgtype.UUID
-}
-
-// CountDeadLetters looks at the first @max_seen dead letters with an id between @after and @before, and counts those
-// that match the filter: however many do, a statement takes a bounded time. The next one continues after @last_seen.
-func (q *Queries) CountDeadLetters(ctx context.Context, arg CountDeadLettersParams) (CountDeadLettersRow, error) {
+// CountDeadLetters counts the dead letters with an id between @after and @before that match the filter. It reads all of
+// them, also those that row-level security hides: see FindReachAbove.
+func (q *Queries) CountDeadLetters(ctx context.Context, arg CountDeadLettersParams) (int64, error) {
 	row := q.db.QueryRow(ctx, CountDeadLetters,
+		arg.After,
+		arg.Before,
 		arg.Fingerprint,
 		arg.Kind,
 		arg.Queue,
@@ -73,13 +66,10 @@ func (q *Queries) CountDeadLetters(ctx context.Context, arg CountDeadLettersPara
 		arg.CreatedUntil,
 		arg.FailedSince,
 		arg.FailedUntil,
-		arg.After,
-		arg.Before,
-		arg.MaxSeen,
 	)
-	var i CountDeadLettersRow
-	err := row.Scan(&i.Meant, &i.Seen, &i.LastSeen)
-	return i, err
+	var letters int64
+	err := row.Scan(&letters)
+	return letters, err
 }
 
 const DismissJobs = `-- name: DismissJobs :many
@@ -146,34 +136,27 @@ func (q *Queries) DismissJobs(ctx context.Context, arg DismissJobsParams) ([]pgt
 }
 
 const FindDeadLetters = `-- name: FindDeadLetters :many
-WITH letter AS (
-    SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes,
-           (($2::text = '' OR jobs.error_fingerprint = $2)
-               AND ($3::text = '' OR jobs.kind = $3)
-               AND ($4::text = '' OR jobs.queue = $4)
-               AND ($5::text = '' OR jobs.status::text = $5)
-               AND ($6::text = '' OR jobs.last_error_code = $6)
-               AND ($7::text = '' OR jobs.key = $7)
-               AND ($8::uuid IS NULL OR jobs.tenant_id = $8)
-               AND jobs.created_at >= $9 AND jobs.created_at < $10
-               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $11
-               AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $12) IS TRUE AS meant,
-           row_number() OVER (ORDER BY jobs.id, jobs.error_fingerprint) = $13::bigint AS is_last
-    FROM outbox.jobs
-    WHERE jobs.status IN ('failed', 'dead')
-      AND jobs.id > $14 AND jobs.id < $15
-    ORDER BY jobs.id, jobs.error_fingerprint
-    LIMIT $13::bigint
-)
-SELECT letter.id, letter.epoch, letter.payload_bytes, letter.meant::boolean AS meant, letter.is_last::boolean AS is_last
-FROM letter
-WHERE letter.meant OR letter.is_last
-ORDER BY letter.id
-LIMIT $1
+SELECT jobs.id, jobs.epoch, octet_length(jobs.payload) AS payload_bytes
+FROM outbox.jobs
+WHERE jobs.status IN ('failed', 'dead')
+  AND jobs.id > $1 AND jobs.id < $2
+  AND ($3::text = '' OR jobs.error_fingerprint = $3)
+  AND ($4::text = '' OR jobs.kind = $4)
+  AND ($5::text = '' OR jobs.queue = $5)
+  AND ($6::text = '' OR jobs.status::text = $6)
+  AND ($7::text = '' OR jobs.last_error_code = $7)
+  AND ($8::text = '' OR jobs.key = $8)
+  AND ($9::uuid IS NULL OR jobs.tenant_id = $9)
+  AND jobs.created_at >= $10 AND jobs.created_at < $11
+  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) >= $12
+  AND coalesce(jobs.failed_at, jobs.started_at, jobs.created_at) < $13
+ORDER BY jobs.id, jobs.error_fingerprint -- in the order of jobs_dead_letter_idx
+LIMIT $14
 `
 
 type FindDeadLettersParams struct {
-	MaxRows      int32
+	After        pgtype.UUID
+	Before       pgtype.UUID
 	Fingerprint  string
 	Kind         string
 	Queue        string
@@ -185,26 +168,23 @@ type FindDeadLettersParams struct {
 	CreatedUntil pgtype.Timestamptz
 	FailedSince  pgtype.Timestamptz
 	FailedUntil  pgtype.Timestamptz
-	MaxSeen      int64
-	After        pgtype.UUID
-	Before       pgtype.UUID
+	MaxRows      int32
 }
 
 type FindDeadLettersRow struct {
 	ID           pgtype.UUID
 	Epoch        int64
 	PayloadBytes int32
-	Meant        bool
-	IsLast       bool
 }
 
-// FindDeadLetters looks at the first @max_seen dead letters with an id between @after and @before, oldest first, and
-// returns up to @max_rows that match the filter, for an act on many. If it has looked at so many, it returns the last
-// of them in any case, with is_last: the next statement continues after it, and each takes a bounded time however few
-// match. The epoch shows the act that the job has not changed since, and the size how many fit into a statement.
+// FindDeadLetters returns up to @max_rows dead letters with an id between @after and @before that match the filter,
+// oldest first, for an act on many. It may read all of them, also those that row-level security hides: see
+// FindReachAbove. The epoch shows the act that the job has not changed since, and the size how many fit into a
+// statement.
 func (q *Queries) FindDeadLetters(ctx context.Context, arg FindDeadLettersParams) ([]FindDeadLettersRow, error) {
 	rows, err := q.db.Query(ctx, FindDeadLetters,
-		arg.MaxRows,
+		arg.After,
+		arg.Before,
 		arg.Fingerprint,
 		arg.Kind,
 		arg.Queue,
@@ -216,9 +196,7 @@ func (q *Queries) FindDeadLetters(ctx context.Context, arg FindDeadLettersParams
 		arg.CreatedUntil,
 		arg.FailedSince,
 		arg.FailedUntil,
-		arg.MaxSeen,
-		arg.After,
-		arg.Before,
+		arg.MaxRows,
 	)
 	if err != nil {
 		return nil, err
@@ -227,13 +205,7 @@ func (q *Queries) FindDeadLetters(ctx context.Context, arg FindDeadLettersParams
 	var items []FindDeadLettersRow
 	for rows.Next() {
 		var i FindDeadLettersRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.Epoch,
-			&i.PayloadBytes,
-			&i.Meant,
-			&i.IsLast,
-		); err != nil {
+		if err := rows.Scan(&i.ID, &i.Epoch, &i.PayloadBytes); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

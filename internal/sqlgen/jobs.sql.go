@@ -11,14 +11,22 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const BindTenant = `-- name: BindTenant :exec
-SELECT set_config('app.tenant_id', $1, true)
+const BindTenant = `-- name: BindTenant :one
+WITH was AS MATERIALIZED (
+    SELECT coalesce(current_setting('app.tenant_id', true), '') AS tenant
+)
+SELECT was.tenant::text AS tenant
+FROM was
+WHERE set_config('app.tenant_id', CASE WHEN was.tenant IS NOT NULL THEN $1::text END, true) IS NOT NULL
 `
 
-// BindTenant ties the rest of the transaction to a tenant, or with * to all of them.
-func (q *Queries) BindTenant(ctx context.Context, tenant string) error {
-	_, err := q.db.Exec(ctx, BindTenant, tenant)
-	return err
+// BindTenant ties the rest of the transaction to a tenant, or with * to all of them. It returns what the transaction
+// was tied to before; an empty text if nothing.
+func (q *Queries) BindTenant(ctx context.Context, tenant string) (string, error) {
+	row := q.db.QueryRow(ctx, BindTenant, tenant)
+	var tenant_2 string
+	err := row.Scan(&tenant_2)
+	return tenant_2, err
 }
 
 const DismissJob = `-- name: DismissJob :many
@@ -362,6 +370,34 @@ func (q *Queries) FindReach(ctx context.Context, arg FindReachParams) (pgtype.UU
 		arg.Tenant,
 		arg.MaxRows,
 	)
+	var id pgtype.UUID
+	err := row.Scan(&id)
+	return id, err
+}
+
+const FindReachAbove = `-- name: FindReachAbove :one
+SELECT (
+    SELECT jobs.id
+    FROM outbox.jobs
+    WHERE jobs.status IN ('failed', 'dead')
+      AND jobs.id < $1
+      AND jobs.id > $2
+    ORDER BY jobs.id, jobs.error_fingerprint -- in the order of jobs_dead_letter_idx
+    LIMIT 1 OFFSET $3::integer
+)::uuid AS id
+`
+
+type FindReachAboveParams struct {
+	Before  pgtype.UUID
+	After   pgtype.UUID
+	MaxRows int32
+}
+
+// FindReachAbove returns the id, between @after and @before, below which there are @max_rows dead letters of all
+// tenants: CountDeadLetters and FindDeadLetters, with it as @before, read so many; NULL if there are no more to read.
+// Row-level security would leave out rows that they read all the same: see BindTenant.
+func (q *Queries) FindReachAbove(ctx context.Context, arg FindReachAboveParams) (pgtype.UUID, error) {
+	row := q.db.QueryRow(ctx, FindReachAbove, arg.Before, arg.After, arg.MaxRows)
 	var id pgtype.UUID
 	err := row.Scan(&id)
 	return id, err

@@ -270,11 +270,18 @@ WITH stopped AS MATERIALIZED (
 ), skipped AS MATERIALIZED (
     SELECT letter.tenant_id, letter.queue, letter.key, count(*) AS dead_letters
     FROM (
+        (SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.ordered, jobs.on_death
+         FROM outbox.jobs
+         WHERE jobs.status IN ('failed', 'dead')
+           AND jobs.id >= $10::uuid
+         ORDER BY jobs.id DESC, jobs.error_fingerprint DESC) -- in the order of jobs_dead_letter_idx
+        UNION ALL
         SELECT jobs.tenant_id, jobs.queue, jobs.key, jobs.ordered, jobs.on_death
-        FROM outbox.jobs
-        WHERE jobs.status IN ('failed', 'dead')
-        ORDER BY jobs.id DESC, jobs.error_fingerprint DESC -- in the order of jobs_dead_letter_idx
-        LIMIT 10000
+        FROM page
+        JOIN outbox.keys ON keys.tenant_id = page.tenant_id AND keys.queue = page.queue AND keys.key = page.key
+        JOIN outbox.jobs ON jobs.id = ANY (ARRAY[keys.parked_for])
+        WHERE jobs.status::text IN ('failed', 'dead') -- as text: there is an index on these, see settle.sql
+          AND jobs.id < $10::uuid
     ) AS letter
     JOIN page ON page.tenant_id = letter.tenant_id AND page.queue = letter.queue AND page.key = letter.key
     WHERE letter.ordered AND letter.on_death = 'skip'
@@ -331,6 +338,7 @@ type ListKeysParams struct {
 	AfterQueue    string
 	AfterKey      string
 	AfterTenantID pgtype.UUID
+	Reach         pgtype.UUID
 }
 
 type ListKeysRow struct {
@@ -351,7 +359,8 @@ type ListKeysRow struct {
 // has waited longest, from the place after the given one on; or only @key, if an open job has it. Blocked jobs are
 // found in the indexes, without reading other rows for jobs outside a line; jobs of a key are counted only for the
 // returned keys. Held jobs of a line, and dead letters that a line passes over, have no index by key: held jobs are
-// looked for only with @key, and such letters among the newest 10 000 dead letters of all.
+// looked for only with @key, and such letters from the id @reach on, and where a key is parked for one. It reads all
+// dead letters from there on, also those that row-level security hides: see FindReach.
 func (q *Queries) ListKeys(ctx context.Context, arg ListKeysParams) ([]ListKeysRow, error) {
 	rows, err := q.db.Query(ctx, ListKeys,
 		arg.Key,
@@ -363,6 +372,7 @@ func (q *Queries) ListKeys(ctx context.Context, arg ListKeysParams) ([]ListKeysR
 		arg.AfterQueue,
 		arg.AfterKey,
 		arg.AfterTenantID,
+		arg.Reach,
 	)
 	if err != nil {
 		return nil, err
