@@ -39,7 +39,7 @@ func TestRunningJobsAreCountedByRecentLeases(t *testing.T) {
 }
 
 // A worker that is gone has left a transaction that has locked its job's row, so the reaper passes the job by. A queue
-// in which one job may run is full of it, however long ago its lease lapsed, and an operator is told so.
+// in which one job may run is full of it, however long ago its lease lapsed, and Explain reports that.
 func TestAJobThatFillsALimitedQueueIsCounted(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)

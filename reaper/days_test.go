@@ -161,7 +161,8 @@ func TestADayThatWasKeptIsReadAgain(t *testing.T) {
 		INSERT INTO outbox.idempotency_keys (tenant_id, kind, key, job_id) SELECT tenant_id, 'test', 'late', id FROM late`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE outbox.idempotency_keys`); err != nil { // with which the reaper goes on
+	// The reaper needs these after it has read the day.
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE outbox.idempotency_keys`); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
@@ -202,7 +203,7 @@ func TestADayIsNotReadAgainUnderABackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	trimPass(t, r)
-	storeClosed(t, db, 1, outbox.Cancelled, 20*day) // which stays, as whoever reads the day finds
+	storeClosed(t, db, 1, outbox.Cancelled, 20*day) // which stays, as a reader of the day finds
 	if wait := trimPass(t, r); wait > 10*time.Minute {
 		t.Errorf("the next try is in %s, want minutes", wait)
 	}

@@ -7,9 +7,9 @@
 // whose names begin with events, in transactions whose IDs begin with posthaste, and look at all.
 //
 // SIGUSR1 reads three files in DIR. After as many more records as limit has in it, each produce request is answered
-// as by a broker whose disk is full; without the file there is no limit. While unreadable is there, each fetch request is
-// answered as by a broker whose disk has failed. While revoked is there, relay's logins are answered as by Kafka when
-// the password is wrong; kfake itself hangs up.
+// as by a broker whose disk is full; without the file there is no limit. While unreadable is there, each fetch request
+// is answered as by a broker whose disk has failed. While revoked is there, relay's logins are answered as by Kafka
+// when the password is wrong; kfake itself hangs up.
 package main
 
 import (

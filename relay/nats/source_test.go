@@ -290,8 +290,8 @@ func TestARequestThatFails(t *testing.T) {
 	}
 }
 
-// A bridge that was paused, by a full queue or a slow database, asks again when its request's time is over. What arrived
-// in time is returned, and the connection is kept.
+// A bridge that was paused, by a full queue or a slow database, asks again when its request's time is over. What
+// arrived in time is returned, and the connection is kept.
 func TestWhatHasArrivedIsNoSilence(t *testing.T) {
 	t.Parallel()
 	for range 100 {
