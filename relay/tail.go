@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -21,7 +22,8 @@ type TailConfig struct {
 	// Interval is the time between polls of the log; 0 means 1 s.
 	Interval time.Duration
 	// Failed is called once per outage with the reason why the log could not be read, and the tail then goes on. nil
-	// ends the tail with the error. Errors at the beginning, and positions of another timeline, end it in any case.
+	// ends the tail with the error. Errors at the beginning, positions of another timeline, and errors that do not pass
+	// by themselves, such as a missing privilege, end it in any case.
 	Failed func(error)
 }
 
@@ -56,7 +58,7 @@ func (t *tail) run(ctx context.Context, pool *pgxpool.Pool) error {
 	for ctx.Err() == nil {
 		events, full, err := t.next(ctx)
 		switch {
-		case err != nil && (t.config.Failed == nil || ctx.Err() != nil || errors.Is(err, errTimeline)):
+		case err != nil && (t.config.Failed == nil || ctx.Err() != nil || !isOutage(err)):
 			return err
 		case err != nil && !failing:
 			t.config.Failed(err)
@@ -72,6 +74,12 @@ func (t *tail) run(ctx context.Context, pool *pgxpool.Pool) error {
 		}
 	}
 	return nil
+}
+
+// isOutage reports whether the log may be readable later, although nobody changes anything.
+func isOutage(err error) bool {
+	return !errors.Is(err, errTimeline) &&
+		(pgsession.IsAway(err) && !pgsession.IsLoginRefused(err) || pgsession.IsLockedOut(err))
 }
 
 // next returns the events after the cursor, which it moves past them, and whether there may be more. An error leaves

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/internal/pgtest"
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
@@ -147,6 +150,29 @@ func TestATailGoesOnAfterAnOutage(t *testing.T) {
 	}
 	if last == nil {
 		t.Error("it ends without an error")
+	}
+}
+
+// A privilege that is revoked does not come back by waiting: the tail ends with the error, Failed or not.
+func TestATailEndsWithItsPrivileges(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	pool := pgtest.Login(t, db, "outbox_worker")
+	config := relay.TailConfig{
+		Since: time.Now().Add(-time.Hour), Interval: 10 * time.Millisecond,
+		Failed: func(err error) { t.Errorf("it goes on after %v", err) },
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	publish(t, db, "t", "k", "1")
+	var last error
+	for e, err := range relay.Tail(ctx, pool, config) {
+		if last = err; err == nil && string(e.Payload) == "1" {
+			exec(t, db, `REVOKE outbox_worker FROM `+pool.Config().ConnConfig.User)
+		}
+	}
+	if pgErr, ok := errors.AsType[*pgconn.PgError](last); !ok || pgErr.Code != "42501" {
+		t.Errorf("it ended with %v, want that permission is denied", last)
 	}
 }
 
