@@ -174,7 +174,7 @@ func (s *server) submit(ctx context.Context, r outbox.Request) (*enqueueOutput, 
 	})
 	switch {
 	case isSQL(err, lockNotAvailable):
-		return nil, keyBusy.because("Others are submitting to this key; try again.").after(1)
+		return nil, keyBusy.because("Others are submitting to this key, or have locked all jobs; try again.").after(1)
 	case err != nil:
 		return nil, err
 	case done.ID.IsZero():
@@ -226,7 +226,7 @@ func (j stored) accepted() Accepted {
 //
 // A key that another transaction uses delays the group once. After that, each of the requests waits next to nothing,
 // because requests of other tenants are behind them. Requests without a key wait for no key, but for a lock on the
-// table, which each of them would wait for again: they are refused together.
+// table, which each of them would wait for again: they are refused together, also beside requests with a key.
 func (s *server) storeGroup(ctx context.Context, requests []outbox.Request) []answerTo[stored] {
 	jobs, err := s.store(ctx, requests, keyPatience)
 	switch {
@@ -236,16 +236,27 @@ func (s *server) storeGroup(ctx context.Context, requests []outbox.Request) []an
 		isSQL(err, lockNotAvailable) && !slices.ContainsFunc(requests, hasKey):
 		return all[stored](len(requests), busyKey(err, requests))
 	}
-	var answers []answerTo[stored]
-	for i := range requests {
+	return s.storeAlone(ctx, requests)
+}
+
+// storeAlone stores the jobs of several requests, each in a transaction of its own.
+func (s *server) storeAlone(ctx context.Context, requests []outbox.Request) []answerTo[stored] {
+	answers := make([]answerTo[stored], 0, len(requests))
+	var locked error // of the first request without a key that has waited for a lock
+	for i, r := range requests {
 		one := requests[i : i+1]
-		if ctx.Err() != nil { // nothing of it has been sent
+		if locked != nil && !hasKey(r) {
+			answers = append(answers, answerTo[stored]{err: locked})
+		} else if ctx.Err() != nil { // nothing of it has been sent
 			answers = append(answers, answerTo[stored]{
 				err: unavailable.because("Its turn did not come in time; try again.").after(1),
 			})
-		} else if jobs, err = s.store(ctx, one, keyGlance); jobs != nil {
+		} else if jobs, err := s.store(ctx, one, keyGlance); jobs != nil {
 			answers = append(answers, answersOf(one, jobs, err)...)
 		} else {
+			if isSQL(err, lockNotAvailable) && !hasKey(r) {
+				locked = err
+			}
 			answers = append(answers, answerTo[stored]{err: busyKey(err, one)})
 		}
 	}
@@ -256,7 +267,7 @@ func (s *server) storeGroup(ctx context.Context, requests []outbox.Request) []an
 // problem, and returns any other error unchanged.
 func busyKey(err error, requests []outbox.Request) error {
 	if isSQL(err, lockNotAvailable) && slices.ContainsFunc(requests, hasKey) {
-		return keyBusy.because("Whether it commits is not known yet; try again.").after(1)
+		return keyBusy.because("Whether it commits is not known yet, or all jobs are locked; try again.").after(1)
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/api"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
@@ -231,6 +232,44 @@ func TestALockOnTheJobsIsNoBusyKey(t *testing.T) {
 	}
 	wg.Go(func() { r.postBatch(`{"kind":"mail"}`).problem(409, "row_locked") })
 	wg.Wait()
+}
+
+// One request with a key does not make each of the others of its group wait for a lock on the table alone.
+func TestALockOnTheJobsDelaysAMixedGroupOnce(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	config := db.Config()
+	config.ConnConfig.RuntimeParams["lock_timeout"] = "2000"
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE outbox.jobs IN SHARE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	var requests []outbox.Request
+	var want []string
+	for i := range 20 {
+		requests = append(requests, outbox.Request{Args: outbox.Raw{KindName: "mail", Payload: []byte("1")}})
+		want = append(want, "row_locked none")
+		if i == 10 {
+			requests[i].Options.IdempotencyKey, want[i] = "k", "idempotency_key_busy none"
+		}
+	}
+	began := time.Now()
+	got := api.StoreGroup(t.Context(), outbox.NewProducer(pool, outbox.NotifyOff), requests...)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error("answers, want -, got +:", diff)
+	}
+	if took := time.Since(began); took > 15*time.Second { // nineteen times two seconds, if each waits
+		t.Errorf("the answers took %s", took)
+	}
 }
 
 // A group's time ends while it stores its requests one by one: the outcome of the one at which it was is unknown, and
