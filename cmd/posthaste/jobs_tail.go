@@ -7,12 +7,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
 	"github.com/urfave/cli/v3"
 
 	"github.com/posthaste-dev/posthaste/client"
+	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -151,7 +153,7 @@ type mark struct {
 
 func markOf(j operator.Job) mark { return mark{j.Status, j.Epoch} }
 
-// run begins from now on. Only the first look may fail; later it waits for an unavailable database.
+// run begins from now on. The first look must succeed; later it waits for an unavailable database.
 func (t *tail) run(ctx context.Context, o found, interval time.Duration) error {
 	if err := t.begin(ctx, o); ctx.Err() != nil {
 		return nil // asked to stop
@@ -161,8 +163,8 @@ func (t *tail) run(ctx context.Context, o found, interval time.Duration) error {
 	return lookAgain(ctx, interval, t.comment, func() (ended bool, err error) { return false, t.look(ctx, o) })
 }
 
-// lookAgain looks again and again, until there is nothing more to see or ctx ends. It waits for an unavailable
-// database, but not for a job that is gone, and not for an output.
+// lookAgain looks again and again, until there is nothing more to see or ctx ends. It waits for an unavailable database
+// or API, and returns any other error, such as that of a job that is gone, of an output, or of a revoked token.
 func lookAgain(ctx context.Context, interval time.Duration, comment func(string),
 	look func() (ended bool, err error),
 ) error {
@@ -170,11 +172,10 @@ func lookAgain(ctx context.Context, interval time.Duration, comment func(string)
 	for {
 		began := time.Now()
 		ended, err := look()
-		_, unprinted := errors.AsType[*printError](err)
 		switch {
 		case ctx.Err() != nil:
 			return nil // asked to stop
-		case ended, unprinted, isGone(err):
+		case ended, err != nil && !maySucceed(err):
 			return err
 		case err != nil && !complained:
 			comment(err.Error() + "; trying again")
@@ -188,10 +189,16 @@ func lookAgain(ctx context.Context, interval time.Duration, comment func(string)
 	}
 }
 
-// isGone reports whether a job does not exist any more.
-func isGone(err error) bool {
-	problem, ok := errors.AsType[*client.Problem](err)
-	return errors.Is(err, operator.ErrNotFound) || ok && problem.Code == client.CodeJobNotFound
+// maySucceed reports whether the same question may be answered later, although nobody changes anything: the database or
+// the network is unavailable, or the API has too much to do.
+func maySucceed(err error) bool {
+	if _, ok := errors.AsType[*printError](err); ok {
+		return false
+	}
+	if problem, ok := errors.AsType[*client.Problem](err); ok {
+		return problem.Status == http.StatusTooManyRequests || problem.Status >= http.StatusInternalServerError
+	}
+	return pgsession.IsAway(err) && !pgsession.IsLoginRefused(err) || pgsession.IsLockedOut(err)
 }
 
 // printError means that the output is gone.

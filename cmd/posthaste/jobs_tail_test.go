@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/posthaste-dev/posthaste/client"
@@ -179,7 +182,7 @@ type faulty struct {
 func (f *faulty) Jobs(ctx context.Context, filter operator.Filter) ([]operator.Job, error) {
 	if f.times++; f.times == 4 { // begin asks three times
 		defer close(f.broken)
-		return nil, errors.New("connection refused")
+		return nil, syscall.ECONNREFUSED
 	}
 	return f.found.Jobs(ctx, filter)
 }
@@ -214,19 +217,37 @@ func TestTailGoesOnAfterAnOutage(t *testing.T) {
 	}
 }
 
-// A job that is gone will not come again, by the word of the database or of the API.
-func TestNobodyWaitsForAJobThatIsGone(t *testing.T) {
+// What nothing but a person can change is not waited for, by the word of the database or of the API; an outage is.
+func TestNobodyWaitsForWhatDoesNotPass(t *testing.T) {
 	t.Parallel()
-	for name, gone := range map[string]error{"the database": fmt.Errorf("find it: %w", operator.ErrNotFound), "the API": &client.Problem{Status: 404, Code: client.CodeJobNotFound}} {
+	closed, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed.Close()
+	_, refused := operator.New(closed).Jobs(t.Context(), operator.Filter{})
+	for name, lasts := range map[string]error{
+		"a job that is gone":     fmt.Errorf("find it: %w", operator.ErrNotFound),
+		"the same, from the API": &client.Problem{Status: 404, Code: client.CodeJobNotFound},
+		"a revoked token":        &client.Problem{Status: 401, Code: client.CodeUnauthenticated},
+		"a capability":           &client.Problem{Status: 403, Code: client.CodeForbidden},
+		"a privilege":            fmt.Errorf("list jobs: %w", &pgconn.PgError{Code: "42501"}),
+		"a password":             &pgconn.PgError{Code: "28P01"},
+		"an output":              &printError{syscall.EPIPE},
+	} {
+		passing := []error{
+			refused, syscall.ECONNRESET, io.ErrUnexpectedEOF, context.DeadlineExceeded, &pgconn.PgError{Code: "57P01"},
+			&pgconn.PgError{Code: "55P03"}, &client.Problem{Status: 429}, &client.Problem{Status: 503},
+		}
 		looks := 0
 		err := lookAgain(t.Context(), time.Millisecond, func(string) {}, func() (ended bool, err error) {
-			if looks++; looks == 1 {
-				return false, errors.New("connection refused")
+			if looks++; looks <= len(passing) {
+				return false, passing[looks-1]
 			}
-			return looks > 2, gone
+			return looks > len(passing)+1, lasts
 		})
-		if !errors.Is(err, gone) || looks != 2 {
-			t.Errorf("%s: %d looks, %v; want two, and that it is gone", name, looks, err)
+		if !errors.Is(err, lasts) || looks != len(passing)+1 {
+			t.Errorf("%s: %d looks, %v; want %d and %v", name, looks, err, len(passing)+1, lasts)
 		}
 	}
 }
