@@ -24,8 +24,8 @@ func (c *Config) Rest(d time.Duration) { c.restAfter = func(time.Duration) time.
 // FieldPlaces says where requests have the fields of Go.
 var FieldPlaces = fieldPlaces
 
-// StoreGroup stores the jobs of requests as one group, until ctx ends, and returns the code and the outcome in the answer
-// to each; "" for one that is stored. No request with an idempotency key may be stored: it would ask how it was.
+// StoreGroup stores the jobs of requests as one group, until ctx ends, and returns the code and the outcome in the
+// answer to each; "" for one that is stored. No request with an idempotency key may be stored: it would ask how it was.
 func StoreGroup(ctx context.Context, producer *outbox.Producer, requests ...outbox.Request) (answers []string) {
 	s := &server{config: Config{Producer: producer}}
 	for _, a := range s.storeGroup(ctx, requests) {

@@ -211,8 +211,8 @@ func TestDeadLettersAreGrouped(t *testing.T) {
 	}
 }
 
-// A login that row security ties to a tenant counts its dead letters only, in one statement each for a bound, the sum and
-// the parts, whatever its filter lacks.
+// A login that row security ties to a tenant counts its dead letters only, in one statement each for a bound, the sum
+// and the parts, whatever its filter lacks.
 func TestALoginOfATenantCountsItsDeadLetters(t *testing.T) {
 	t.Parallel()
 	for name, tenant := range map[string]outbox.ID{"a tenant": outbox.NewID(), "the root tenant": outbox.RootTenant} {

@@ -94,7 +94,7 @@ var allowed = map[string]string{
 	"kinds":   "outbox",
 	"watch":   "access doctor outbox operator internal/changefeed",
 	"api":     "protect outbox/codes internal/engine access outbox operator schedule watch kinds internal/callers internal/outage internal/pgsession internal/pgvalue",
-	"console": "access doctor kinds operator outbox protect schedule watch internal/backoff internal/callers internal/fingerprint internal/outage internal/pgsession",
+	"console": "access doctor kinds operator outbox protect schedule watch internal/backoff internal/callers internal/engine internal/fingerprint internal/outage internal/pgsession",
 	"client":  "",
 
 	// One process of the others, the same with the API, and the command.
