@@ -28,7 +28,7 @@ type Config struct {
 	// Authenticator authenticates the tokens with which people sign in; required unless Who, OIDC or AnonymousLoopback
 	// is set.
 	Authenticator access.Authenticator
-	// In a program with a login of its own, Who returns the principal of a request, or access.ErrUnauthenticated, and
+	// In a program that has its own login, Who returns the principal of a request, or access.ErrUnauthenticated, and
 	// the console has no login page. Nil means that people sign in with tokens.
 	Who func(*http.Request) (access.Principal, error)
 	// OIDC is a provider at which people can sign in, in addition to tokens; nil means none. It requires a PublicURL:
