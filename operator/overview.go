@@ -276,21 +276,12 @@ func recent(ctx context.Context, tx pgx.Tx, s size) (found []Recent, err error) 
 	return found, err
 }
 
-// skipScans lists the indexes of due jobs, each with the columns between its queue and its times: oldestSQL goes from
-// one combination of them to the next, and looks at the first entry of each.
-var skipScans = []skipScan{
-	{"plain", "key IS NULL AND tenant_id = '00000000-0000-0000-0000-000000000001'", []string{"priority"}},
-	{"keyed", "key IS NOT NULL", []string{"priority"}},
-	{
-		"shared", "key IS NULL AND tenant_id <> '00000000-0000-0000-0000-000000000001'",
-		[]string{"tenant_id", "priority"},
-	},
-}
+// skipScans lists the indexes of due jobs, each of which has the queue, the tenant and the priority before the times:
+// oldestSQL goes from one combination of these to the next, and looks at the first entry of each. It reads all or, for
+// lack of time, none: a limit on the combinations would leave out the queues behind it.
+var skipScans = []skipScan{{"plain", "key IS NULL"}, {"keyed", "key IS NOT NULL"}}
 
-type skipScan struct {
-	name, which string
-	columns     []string
-}
+type skipScan struct{ name, which string }
 
 var oldestSQL = func() string {
 	var levels, firsts []string
@@ -311,45 +302,39 @@ LIMIT 100000`
 func (s skipScan) levels() string {
 	return s.in(`
 NAME AS (
-    (SELECT queue, COLUMNS FROM outbox.jobs WHERE WHICH ORDER BY queue, FALLING LIMIT 1)
+    (SELECT queue, tenant_id, priority FROM outbox.jobs WHERE WHICH
+     ORDER BY queue, tenant_id DESC, priority DESC LIMIT 1)
     UNION ALL
     SELECT next.*
     FROM NAME
     CROSS JOIN LATERAL (
-        (SELECT jobs.queue, COLUMNS FROM outbox.jobs
-         WHERE WHICH AND jobs.queue = NAME.queue AND (COLUMNS) < (PLACE)
-         ORDER BY jobs.queue, FALLING LIMIT 1)
+        (SELECT jobs.queue, jobs.tenant_id, jobs.priority FROM outbox.jobs
+         WHERE WHICH AND jobs.queue = NAME.queue
+           AND (jobs.tenant_id, jobs.priority) < (NAME.tenant_id, NAME.priority)
+         ORDER BY jobs.queue, jobs.tenant_id DESC, jobs.priority DESC LIMIT 1)
         UNION ALL
-        (SELECT jobs.queue, COLUMNS FROM outbox.jobs
+        (SELECT jobs.queue, jobs.tenant_id, jobs.priority FROM outbox.jobs
          WHERE WHICH AND jobs.queue > NAME.queue
-         ORDER BY jobs.queue, FALLING LIMIT 1)
+         ORDER BY jobs.queue, jobs.tenant_id DESC, jobs.priority DESC LIMIT 1)
         LIMIT 1
     ) AS next
-)`, s.name)
+)`)
 }
 
 func (s skipScan) firsts() string {
 	return s.in(`
     SELECT level.queue, oldest.run_at
-    FROM (SELECT * FROM NAME LIMIT 1000) AS level
+    FROM NAME AS level
     CROSS JOIN LATERAL (
         SELECT jobs.run_at FROM outbox.jobs
-        WHERE WHICH AND jobs.queue = level.queue AND (COLUMNS) = (PLACE)
+        WHERE WHICH AND jobs.queue = level.queue AND jobs.tenant_id = level.tenant_id
+          AND jobs.priority = level.priority
         ORDER BY jobs.run_at LIMIT 1
-    ) AS oldest`, "level")
+    ) AS oldest`)
 }
 
-// in returns sql with the placeholders of the scan filled in; here is the current combination.
-func (s skipScan) in(sql, here string) string {
-	columns := func(format string) string {
-		var all []string
-		for _, c := range s.columns {
-			all = append(all, fmt.Sprintf(format, c))
-		}
-		return strings.Join(all, ", ")
-	}
-	return strings.NewReplacer("NAME", s.name, "WHICH", "status IN ('pending', 'retrying') AND "+s.which,
-		"COLUMNS", columns("jobs.%s"), "FALLING", columns("jobs.%s DESC"), "PLACE", columns(here+".%s")).Replace(sql)
+func (s skipScan) in(sql string) string {
+	return strings.NewReplacer("NAME", s.name, "WHICH", "status IN ('pending', 'retrying') AND "+s.which).Replace(sql)
 }
 
 func oldestDue(ctx context.Context, tx pgx.Tx, queues map[string]*Queue) error {

@@ -127,6 +127,27 @@ func TestOverviewOfALargeTable(t *testing.T) {
 	}
 }
 
+// However many tenants have due jobs in other queues, with and without keys, a queue's oldest due job is found.
+func TestOverviewFindsTheOldestDueJobBehindManyTenants(t *testing.T) {
+	t.Parallel()
+	o, db := newRig(t)
+	for _, key := range []string{"NULL", "'k'"} {
+		exec(t, db, `
+			INSERT INTO outbox.jobs (id, tenant_id, queue, kind, payload, key, run_at)
+			SELECT gen_random_uuid(), gen_random_uuid(), 'bulk', 'bill', '{}', `+key+`, now() - interval '1 hour' FROM generate_series(1, 1500)`)
+	}
+	exec(t, db, `ANALYZE outbox.jobs`)
+	enqueue(t, db, "mail", outbox.Options{Queue: "plain", Tenant: outbox.NewID()})
+	enqueue(t, db, "mail", outbox.Options{Queue: "keyed", Tenant: outbox.NewID(), Key: outbox.KeyRules{Name: "k"}})
+
+	v := overviewOf(t, o)
+	for _, queue := range []string{"bulk", "plain", "keyed"} {
+		if queueOf(v, queue).OldestDue.IsZero() {
+			t.Errorf("queue %s has no oldest due job (search given up: %t)", queue, v.NoOldest)
+		}
+	}
+}
+
 func TestOverviewsCountersMakeRates(t *testing.T) {
 	t.Parallel()
 	o, db := newRig(t)
