@@ -14,8 +14,9 @@ import (
 // precedence over both.
 type Backoff []time.Duration
 
-// Exponential returns a backoff that waits first after the first failed attempt and twice as long after each further
-// one, up to limit. Unlike dispatcher.Exponential, it adds no jitter. Enqueue refuses a backoff without a limit.
+// Exponential returns a backoff without jitter: jobs that failed together come back together. It waits first after the
+// first failed attempt and twice as long after each further one, up to limit. dispatcher.Exponential, the policy of a
+// kind or a process, varies each wait by up to a quarter. Enqueue refuses a backoff without a limit.
 func Exponential(first, limit time.Duration) Backoff {
 	if limit <= 0 { // a forgotten limit would otherwise run all attempts at once
 		return Backoff{noLimit}

@@ -7,7 +7,8 @@ import "github.com/posthaste-dev/posthaste/internal/engine"
 type Defaulter interface {
 	Args
 	// DefaultOptions returns the options of a job with these arguments. They apply to each field that the producer's
-	// Options leave at the zero value. It must be cheap, and is called once or more for each job.
+	// Options leave at the zero value, so a producer cannot set such a field back to zero: give a default only to
+	// fields that no producer needs at zero. It must be cheap, and is called once or more for each job.
 	DefaultOptions() Options
 }
 

@@ -32,6 +32,10 @@ type DB interface {
 // [*QueueFullError] if there is none.
 //
 // A request that is not acceptable gets [*InvalidError]s, joined, before anything is sent.
+//
+// In a transaction that a [Producer] began, a job without an idempotency key and without Key.MaxQueued is sent with the
+// next statement or with COMMIT. If the database refuses it, that call returns the error, which begins with
+// "enqueue KIND:".
 func Enqueue(ctx context.Context, db DB, args Args, opts Options) (ID, error) {
 	return enqueue(ctx, db, args, opts, notifiesAtCommit(db, jobsChannel))
 }

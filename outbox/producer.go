@@ -47,8 +47,8 @@ func (p *Producer) InTx(ctx context.Context, fn func(tx pgx.Tx) error) error {
 // if events were published.
 //
 // The transaction saves round trips: BEGIN goes with the first statement. Enqueue and Publish send with the next
-// statement or with COMMIT, unless the job has an idempotency key or the event is Serial. If the database refuses to
-// store the job or event, that statement or Commit returns the error.
+// statement or with COMMIT, unless the job has an idempotency key or Key.MaxQueued, or the event is Serial. If the
+// database refuses to store the job or event, that statement or Commit returns the error.
 func (p *Producer) Begin(ctx context.Context) (pgx.Tx, error) {
 	return p.BeginTx(ctx, pgx.TxOptions{})
 }
