@@ -23,9 +23,9 @@ type Config struct {
 	// the whole day is dropped, unless it is yesterday: up to a day late, or two. Otherwise jobs are deleted row by
 	// row, which costs much more.
 	Keep time.Duration
-	// KeepByStatus replaces Keep for the given statuses, at least 24 h; 0 deletes at the next pass. Keep does not apply
-	// to the dead letters, Failed and Dead: without an entry here they are removed after 90 days in which nobody dealt
-	// with them.
+	// KeepByStatus replaces Keep for the given statuses, at least 24 h; 0 deletes at the next pass. A status without an
+	// entry is kept as without the map. Keep does not apply to the dead letters, Failed and Dead: without an entry here
+	// they are removed after 90 days in which nobody dealt with them.
 	KeepByStatus map[outbox.Status]time.Duration
 	// KeepByQueue replaces both for the jobs of a queue, status by status.
 	KeepByQueue map[string]map[outbox.Status]time.Duration
