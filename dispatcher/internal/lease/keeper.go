@@ -209,7 +209,7 @@ func (k *Keeper) dropLapsed(now time.Time) {
 // A handler learns that its job was cancelled within some tenths of a second if a notification arrives, however many
 // do, and otherwise within a tick and Config.Notice of the request and of its own first tick. While all handlers start
 // and return within four ticks, no query runs, whatever notifications arrive. A job that waits in this process counts
-// like one that runs: if it is cancelled after it has waited for about a second, it does not start.
+// like one that runs: if it still waits about a second after it was cancelled, it does not start.
 const cancelTick = 100 * time.Millisecond
 
 // WatchCancellations ends the contexts of handlers whose jobs were cancelled, until ctx ends. Nothing depends on it: a
