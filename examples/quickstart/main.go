@@ -21,7 +21,7 @@ type Greet struct{ Name string }
 func (Greet) Kind() string { return "greet" }
 
 func main() {
-	ctx, cut := app.Signals(context.Background())
+	ctx, cut := app.Signals(context.Background()) // ctx ends at the first Ctrl-C or SIGTERM, cut at the second
 	url := os.Getenv("DATABASE_URL")
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {

@@ -23,7 +23,7 @@ func main() {
 		log.Printf("receipt for order %d", job.Args.OrderID)
 		return nil // returning an error retries the job with exponential backoff
 	})
-	ctx, cut := app.Signals(context.Background())
+	ctx, cut := app.Signals(context.Background()) // ctx ends at the first Ctrl-C or SIGTERM, cut at the second
 	err := app.Run(ctx, &mux, app.Config{DatabaseURL: os.Getenv("DATABASE_URL"), Cut: cut, Logger: slog.Default()})
 	if err != nil {
 		log.Fatal(err)
