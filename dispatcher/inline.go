@@ -20,15 +20,18 @@ import (
 // Inline is a dispatcher without its loops. Each call of [Inline.Work] claims, runs and settles with the statements and
 // the decisions of [Dispatcher.Run], over the connection or transaction that it was given. It keeps no lease for longer
 // than Config.LeaseTTL, notifies nobody, ignores the limits of a queue (but does not work a paused queue), and does not
-// stop claiming a kind that is unavailable. Package outboxtest uses it to work jobs in a test's own transaction;
-// programs use [New]. It is for one goroutine at a time.
+// stop claiming a kind that is unavailable. Only one goroutine may use it at a time.
+//
+// Inline exists for package outboxtest, which works jobs in a test's own transaction, and may change in any release.
+// Programs use [New].
 type Inline struct {
 	d        *Dispatcher
 	conn     outbox.DB
 	handlers outbox.Beginner
 }
 
-// InlineFlow selects jobs of one kind, queue, tenant and priority, with a key or without one.
+// InlineFlow selects jobs of one kind, queue, tenant and priority, with a key or without one. Like [Inline], it exists
+// for package outboxtest and may change in any release.
 type InlineFlow struct {
 	Queue, Kind string
 	Tenant      outbox.ID
@@ -36,14 +39,16 @@ type InlineFlow struct {
 	Keyed       bool
 }
 
-// InlineEnd reports the result of a handler. The database knows what became of the job.
+// InlineEnd reports the result of a handler. The database knows what became of the job. Like [Inline], it exists for
+// package outboxtest and may change in any release.
 type InlineEnd struct {
 	Job *outbox.Claimed
 	Err error // what the handler returned, or why it was not called
 }
 
 // NewInline checks config and registers the mux's death hooks. conn runs the dispatcher's statements; several
-// goroutines use it, one at a time. Jobs get handlers as their DB. The contexts of handlers derive from ctx.
+// goroutines use it, one at a time. Jobs get handlers as their DB. The contexts of handlers derive from ctx. Like
+// [Inline], it exists for package outboxtest and may change in any release.
 func NewInline(ctx context.Context, conn outbox.DB, handlers outbox.Beginner, mux *Mux,
 	config Config,
 ) (*Inline, error) {
