@@ -139,11 +139,12 @@ func receive[T any](t *testing.T, c <-chan T, what string) T {
 
 func awaitThat(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for start := time.Now(); !holds(); time.Sleep(2 * time.Millisecond) {
-		if time.Since(start) > patience {
-			t.Fatalf("waited %s in vain: %s", patience, what)
+	for range pgtest.Looks(patience) {
+		if holds() {
+			return
 		}
 	}
+	t.Fatalf("waited %s in vain: %s", patience, what)
 }
 
 func exec(t *testing.T, db outbox.DB, sql string, args ...any) {

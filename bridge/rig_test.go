@@ -180,11 +180,12 @@ func start(t *testing.T, db *pgxpool.Pool, config bridge.BridgeConfig) (log *out
 func await(t *testing.T, what string, within time.Duration, is func() bool) {
 	t.Helper()
 	within = max(within, time.Minute) // a busy machine
-	for began := time.Now(); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Since(began) > within {
-			t.Fatalf("not within %s: %s", within, what)
+	for range pgtest.Looks(within) {
+		if is() {
+			return
 		}
 	}
+	t.Fatalf("not within %s: %s", within, what)
 }
 
 func ask[T any](t *testing.T, db *pgxpool.Pool, sql string, args ...any) T {

@@ -162,7 +162,7 @@ func commit(t *testing.T, tx pgx.Tx) {
 // there is one.
 func waiting(t *testing.T, db *pgxpool.Pool, sessions int, on pgx.Tx) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for range pgtest.Looks(time.Minute) {
 		var waits int
 		var held bool
 		if err := db.QueryRow(t.Context(), `

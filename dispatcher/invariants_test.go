@@ -56,11 +56,12 @@ func where(t *testing.T, db *pgxpool.Pool, id outbox.ID) string {
 // becomes waits until a job has reached a status.
 func becomes(t *testing.T, db *pgxpool.Pool, id outbox.ID, want string) {
 	t.Helper()
-	for begun := time.Now(); where(t, db, id) != want; time.Sleep(5 * time.Millisecond) {
-		if time.Since(begun) > patience {
-			t.Fatalf("the job is %s, want %s", where(t, db, id), want)
+	for range pgtest.Looks(patience) {
+		if where(t, db, id) == want {
+			return
 		}
 	}
+	t.Fatalf("the job is %s, want %s", where(t, db, id), want)
 }
 
 // reapAll runs a reaper until the test ends.

@@ -191,6 +191,7 @@ func TestAnEmptyClaimIsNoClaimForBatches(t *testing.T) {
 //	drain                claim 2        claim 3   claim 4 …
 //	orphans          look                   look        look
 func TestABusyQueueLooksForJobsOfALostClaim(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		tenant outbox.ID
 		key    string

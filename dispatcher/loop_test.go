@@ -157,6 +157,7 @@ func (r rig) set(change func()) {
 
 // The next poll finds jobs that nobody announces, and the time between polls depends on whether wake-ups arrive.
 func TestALoopPollsForWhatNobodyAnnounces(t *testing.T) {
+	t.Parallel()
 	for name, hearing := range map[string]bool{"hearing": true, "deaf": false} {
 		t.Run(name, func(t *testing.T) {
 			var ran []time.Duration
@@ -189,6 +190,7 @@ func TestALoopPollsForWhatNobodyAnnounces(t *testing.T) {
 
 // A loop sleeps until the next job is due, and asks the database nothing meanwhile.
 func TestALoopWakesWhenAJobIsDue(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	ran := map[time.Duration]int{}
 	var began time.Time
@@ -225,6 +227,7 @@ func TestALoopWakesWhenAJobIsDue(t *testing.T) {
 // It starts soon after the transaction has ended, and the loop looks ever more seldom until then. A job that another
 // process has taken is not looked for.
 func TestAJobThatIsLockedWhenItIsDueStartsSoonAfter(t *testing.T) {
+	t.Parallel()
 	for whose, n := range map[string]int{"root's": 0, "another tenant's": 3} {
 		t.Run(whose, func(t *testing.T) {
 			inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
@@ -262,6 +265,7 @@ func TestAJobThatIsLockedWhenItIsDueStartsSoonAfter(t *testing.T) {
 // of due jobs and all the workers that one tenant may hold, and reads from the front have become expensive because a
 // transaction holds a snapshot.
 func TestANewTenantsJobStartsBesideABacklog(t *testing.T) {
+	t.Parallel()
 	for name, key := range map[string]string{"without keys": "", "with keys": "k"} {
 		for whose, newcomer := range map[string]int{"another tenant": 7, "root": 0} {
 			t.Run(whose+", "+name, func(t *testing.T) {
@@ -311,6 +315,7 @@ func TestANewTenantsJobStartsBesideABacklog(t *testing.T) {
 // Jobs committed behind the cursors are found within forty times the cost of a claim from the front, and such claims
 // take no more than about a fortieth of the time.
 func TestClaimsBeginAtTheFrontAsOftenAsTheyMay(t *testing.T) {
+	t.Parallel()
 	for whose, tenant := range map[string]int{"root": 0, "another tenant": 3} {
 		t.Run(whose, func(t *testing.T) {
 			const front = 100 * time.Millisecond
@@ -360,6 +365,7 @@ func TestClaimsBeginAtTheFrontAsOftenAsTheyMay(t *testing.T) {
 // A tenant's job is committed, and notified, after a survey and before the claim that follows it, which finds another
 // tenant's. The wake-up must lead to another look.
 func TestAWakeUpDuringAClaimIsAnsweredByASurvey(t *testing.T) {
+	t.Parallel()
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		late := -1
 		r.set(func() {
@@ -387,6 +393,7 @@ func TestAWakeUpDuringAClaimIsAnsweredByASurvey(t *testing.T) {
 
 // What the attached producer's wake-ups have found decides how the next ones are answered.
 func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
+	t.Parallel()
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		r.sleep(time.Second) // the look at the start would find the first job, and the wake-up nothing
 		wake := func(jobs int) {
@@ -409,6 +416,7 @@ func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
 // The attached producer enqueues a job while the loop drains a backlog. The drain claims that job, too, and the wake-up
 // counts as one that has found a job.
 func TestAnOwnWakeUpDuringADrainPays(t *testing.T) {
+	t.Parallel()
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		r.set(func() { r.take = func(claimRequest) time.Duration { return time.Millisecond } })
 		r.add(outbox.RootTenant, 500, 0)
@@ -426,6 +434,7 @@ func TestAnOwnWakeUpDuringADrainPays(t *testing.T) {
 // A tenant whose jobs take a minute holds all workers except the reserved ones: another tenant's job starts at once,
 // and does not wait until one of them ends.
 func TestATenantsLongJobsLeaveWorkersForOthers(t *testing.T) {
+	t.Parallel()
 	for whose, lone := range map[string]int{"root's": 0, "another tenant's": 2} {
 		t.Run(whose, func(t *testing.T) {
 			started := make(chan time.Duration, 1)
@@ -461,6 +470,7 @@ func TestATenantsLongJobsLeaveWorkersForOthers(t *testing.T) {
 
 // A job that is more urgent than any before it starts at once, while the queue is idle.
 func TestUrgentJobIsFoundWhileTheQueueIsIdle(t *testing.T) {
+	t.Parallel()
 	inMemory(t, 1, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		for n, priority := range []int{32767, -32768, 1, -1, 300} {
 			r.addAt(priority, outbox.RootTenant, "")
@@ -475,6 +485,7 @@ func TestUrgentJobIsFoundWhileTheQueueIsIdle(t *testing.T) {
 
 // Nothing announces it, and the queue has work for six seconds: it starts within one.
 func TestUrgentJobIsFoundWhileTheQueueIsBusy(t *testing.T) {
+	t.Parallel()
 	var began, started time.Time
 	inMemory(t, 2, func(_ context.Context, job *outbox.Job[tiny]) error {
 		if job.Priority > 0 {
@@ -498,6 +509,7 @@ func TestUrgentJobIsFoundWhileTheQueueIsBusy(t *testing.T) {
 
 // Each wake-up of a burst may find that a look is under way.
 func TestABurstOfWakeUpsFindsEveryJob(t *testing.T) {
+	t.Parallel()
 	const jobs = 200
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		r.set(func() {
@@ -519,6 +531,7 @@ func TestABurstOfWakeUpsFindsEveryJob(t *testing.T) {
 // Two jobs become due within a moment: the second may do so while the first is being claimed, or between the claim and
 // the answer of the survey that follows. Nothing wakes the queue after it.
 func TestWhatBecomesDueDuringALookStartsInTime(t *testing.T) {
+	t.Parallel()
 	for whose, tenant := range map[string]outbox.ID{"root's": numbered(0), "another tenant's": numbered(1)} {
 		t.Run(whose, func(t *testing.T) {
 			var due time.Time
@@ -551,6 +564,7 @@ func TestWhatBecomesDueDuringALookStartsInTime(t *testing.T) {
 // One of a tenant's jobs is due, and the next one of its priority is due soon. Only one survey runs: it must return
 // both.
 func TestAFlowThatIsDueTellsWhatIsDueNext(t *testing.T) {
+	t.Parallel()
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		for n := range 3 {
 			r.add(numbered(1), 1, 0)
@@ -566,6 +580,7 @@ func TestAFlowThatIsDueTellsWhatIsDueNext(t *testing.T) {
 
 // A job that is announced while the queue sleeps may be due before the one for which it sleeps.
 func TestAnAnnouncedJobIsDueBeforeTheNext(t *testing.T) {
+	t.Parallel()
 	var began time.Time
 	var ran []time.Duration
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error {
@@ -588,6 +603,7 @@ func TestAnAnnouncedJobIsDueBeforeTheNext(t *testing.T) {
 // A start further away than a time.Duration can reach is not due at once: otherwise the queue would ask again without
 // end.
 func TestAFarStartDoesNotSpin(t *testing.T) {
+	t.Parallel()
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		job := newJob(tiny{}.Kind(), outbox.RootTenant, 0, "")
 		job.RunAt = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
@@ -603,6 +619,7 @@ func TestAFarStartDoesNotSpin(t *testing.T) {
 // One search took half a second, as on a busy machine. That must not keep the queue from searching for a new priority
 // until a multiple of that time is over.
 func TestASlowSurveyIsNotBelieved(t *testing.T) {
+	t.Parallel()
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		r.sleep(time.Minute)
 		slow := true
@@ -629,6 +646,7 @@ func TestASlowSurveyIsNotBelieved(t *testing.T) {
 // Looks that failed because the database did not answer do not count as too expensive: jobs behind the cursors, and
 // jobs of another tenant, are found as soon as it is back.
 func TestWhatCameInAnOutageIsFoundAfterIt(t *testing.T) {
+	t.Parallel()
 	for whose, tenant := range map[string]int{"root's": 0, "another tenant's": 4} {
 		t.Run(whose, func(t *testing.T) {
 			inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
@@ -657,6 +675,7 @@ func TestWhatCameInAnOutageIsFoundAfterIt(t *testing.T) {
 // One tenant has many jobs, and many tenants have a few: more tenants than one survey returns. The few are done long
 // before the many, and each job runs once.
 func TestABacklogOfOneTenantLeavesRoomForOthers(t *testing.T) {
+	t.Parallel()
 	const backlog, tenants, each = 2000, 75, 5
 	for name, key := range map[string]string{"without keys": "", "with keys": "k"} {
 		for whose, busy := range map[string]int{"another's": 1, "root's": 0} {
@@ -693,6 +712,7 @@ func TestABacklogOfOneTenantLeavesRoomForOthers(t *testing.T) {
 
 // As many jobs run at once as there are workers, and when one ends the next one starts.
 func TestAQueueRunsAsManyJobsAsItHasWorkers(t *testing.T) {
+	t.Parallel()
 	for _, workers := range []int{1, 7} {
 		t.Run(fmt.Sprint(workers), func(t *testing.T) {
 			var running, most atomic.Int64
@@ -715,6 +735,7 @@ func TestAQueueRunsAsManyJobsAsItHasWorkers(t *testing.T) {
 
 // Each queue has workers of its own.
 func TestQueuesHaveTheirOwnConcurrency(t *testing.T) {
+	t.Parallel()
 	d, err := New(nil, new(Mux), Config{Queues: map[string]QueueConfig{"narrow": {Concurrency: 1}, "wide": {Concurrency: 7}, "usual": {}}})
 	if err != nil {
 		t.Fatal(err)
@@ -733,6 +754,7 @@ func TestQueuesHaveTheirOwnConcurrency(t *testing.T) {
 // A tenant's jobs with a key and those without take turns for the one place that there is, also where it becomes free
 // so seldom that each claim follows a survey.
 func TestJobsWithAndWithoutKeysTakeTurnsForOnePlace(t *testing.T) {
+	t.Parallel()
 	for _, whose := range []int{0, 1} {
 		for _, takes := range []time.Duration{time.Millisecond, 200 * time.Millisecond} {
 			t.Run(fmt.Sprintf("tenant %d, jobs of %s", whose, takes), func(t *testing.T) {
@@ -764,6 +786,7 @@ func TestJobsWithAndWithoutKeysTakeTurnsForOnePlace(t *testing.T) {
 
 // Two tenants with many jobs each take turns, even if the jobs of one are all older.
 func TestTwoBacklogsWithKeysTakeTurns(t *testing.T) {
+	t.Parallel()
 	const each = 2000
 	inMemory(t, 1, func(context.Context, *outbox.Job[tiny]) error {
 		time.Sleep(time.Millisecond)
@@ -791,6 +814,7 @@ func TestTwoBacklogsWithKeysTakeTurns(t *testing.T) {
 // While a process has as many jobs in its buffer as it can hold, a job of another tenant is claimed all the same, and
 // starts before the buffered ones. Root is such a tenant, too.
 func TestAJobOvertakesTheBuffer(t *testing.T) {
+	t.Parallel()
 	for name, key := range map[string]string{"without keys": "", "with keys": "k"} {
 		for whose, overtaking := range map[string]int{"another tenant's": 2, "root's": 0} {
 			t.Run(whose+", "+name, func(t *testing.T) {
@@ -801,7 +825,7 @@ func TestAJobOvertakesTheBuffer(t *testing.T) {
 					case job.Tenant == numbered(overtaking):
 						overtook = others
 					case others <= 500: // until then they are so short that it claims far ahead
-						time.Sleep(10 * time.Microsecond)
+						time.Sleep(100 * time.Microsecond)
 					case others == 501:
 						<-slow
 					default:
@@ -810,7 +834,7 @@ func TestAJobOvertakesTheBuffer(t *testing.T) {
 					return nil
 				}, Config{}, func(r rig) {
 					slow = make(chan struct{})
-					r.addKeyed(numbered(1), 8000, 0, key)
+					r.addKeyed(numbered(1), 2000, 0, key)
 					r.capacity.poke()
 					r.sleep(100 * time.Millisecond)
 					claimed := r.capacity.inHand.Load()
@@ -836,6 +860,7 @@ func TestAJobOvertakesTheBuffer(t *testing.T) {
 // Handlers became slower after the jobs were claimed: jobs that wait in the buffer go back, for other processes to
 // take, and no more are claimed ahead.
 func TestStaleBufferGoesBack(t *testing.T) {
+	t.Parallel()
 	var finish chan struct{}
 	started := 0
 	inMemory(t, 1, func(context.Context, *outbox.Job[tiny]) error {
@@ -867,6 +892,7 @@ func TestStaleBufferGoesBack(t *testing.T) {
 // Handlers become slow when more than a hundred jobs have been claimed ahead. A job that has not started a second after
 // a pause goes back, and starts after the queue is resumed.
 func TestNothingStartsASecondAfterAPause(t *testing.T) {
+	t.Parallel()
 	const jobs, quick = 2000, 300
 	var latest time.Time
 	started, resumed := 0, false
@@ -905,6 +931,7 @@ func TestNothingStartsASecondAfterAPause(t *testing.T) {
 // A few jobs find out that their kind's host is unavailable. It is probed at growing distances, up to a minute in a
 // long outage; all waiting jobs run when a probe has reached the host.
 func TestProbesOfAnOutageGrowRare(t *testing.T) {
+	t.Parallel()
 	for whose, tenant := range map[string]int{"root's": 0, "another tenant's": 4} {
 		t.Run(whose, func(t *testing.T) {
 			const jobs = 2000
@@ -960,6 +987,7 @@ func TestProbesOfAnOutageGrowRare(t *testing.T) {
 // Jobs that claims have passed by while their kind was unavailable run when the kind is back, even while looks from the
 // front are too expensive to be frequent.
 func TestWhatWasPassedByRunsWhenItsKindIsBack(t *testing.T) {
+	t.Parallel()
 	for whose, tenant := range map[string]int{"root's": 0, "another tenant's": 4} {
 		t.Run(whose, func(t *testing.T) {
 			const jobs = 300
@@ -1011,6 +1039,7 @@ func TestWhatWasPassedByRunsWhenItsKindIsBack(t *testing.T) {
 
 // While the database is unreachable a loop asks seldom, and it continues soon when the database is back.
 func TestALoopWaitsForTheDatabase(t *testing.T) {
+	t.Parallel()
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		r.set(func() { r.away = errors.New("connection refused") })
 		r.add(outbox.RootTenant, 1, 0)
@@ -1033,6 +1062,7 @@ func TestALoopWaitsForTheDatabase(t *testing.T) {
 // other tenants' jobs. The survey in between shows only what became due since the survey before: this job was due
 // earlier.
 func TestABusyLoopPollsForWhatWasCommittedLate(t *testing.T) {
+	t.Parallel()
 	for name, busy := range map[string]func(r rig){
 		"due now and then": func(r rig) {
 			for i := range 60 {
@@ -1076,6 +1106,7 @@ func TestABusyLoopPollsForWhatWasCommittedLate(t *testing.T) {
 // While claims from the front are expensive, each of them looks at every flow: also at one that has nothing behind its
 // cursor, while another has a backlog.
 func TestAClaimFromTheFrontLooksAtEveryFlow(t *testing.T) {
+	t.Parallel()
 	const front = 100 * time.Millisecond
 	for name, key := range map[string]string{"plain": "", "keyed": "k"} {
 		t.Run(name, func(t *testing.T) {

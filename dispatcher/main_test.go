@@ -194,15 +194,12 @@ func await(t *testing.T, db outbox.DB, what, sql string, args ...any) {
 
 func awaitThat(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.Now().Add(patience)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited %s in vain: %s", patience, what)
+	for range pgtest.Looks(patience) {
+		if holds() {
+			return
 		}
-		<-tick.C
 	}
+	t.Fatalf("waited %s in vain: %s", patience, what)
 }
 
 // awaitSucceeded waits until n jobs have succeeded, and checks that none is left open.

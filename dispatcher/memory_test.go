@@ -63,14 +63,21 @@ func (s *memoryStore) claim(_ context.Context, _ querier, r claimRequest) *claim
 	offered := idSet(r.offered)
 	for _, share := range r.shares {
 		left := share.Quota
-		for _, c := range append([]*scheduler.Cursor{nil}, share.Cursors...) { // offered ones first
-			s.jobs = slices.DeleteFunc(s.jobs, func(job *outbox.Claimed) bool {
-				is := left > 0 && len(b.claimed) < r.room && !s.locked[job.ID] && !job.RunAt.After(now) && (job.Key != "") == r.keyed && slices.Contains(r.kinds, job.Kind)
+		cursors := share.Cursors
+		if len(offered) > 0 {
+			cursors = append([]*scheduler.Cursor{nil}, cursors...) // offered ones first
+		}
+		for _, c := range cursors {
+			s.takeWhile(func() bool { return left > 0 && len(b.claimed) < r.room }, func(job *outbox.Claimed) bool {
+				if job.RunAt.After(now) || (job.Key != "") != r.keyed || s.locked[job.ID] || !slices.Contains(r.kinds, job.Kind) {
+					return false
+				}
+				var is bool
 				if c == nil {
-					is = is && job.Tenant == share.Tenant.ID && offered[job.ID]
-				} else {
+					is = job.Tenant == share.Tenant.ID && offered[job.ID]
+				} else if flowOf(job) == c.Flow {
 					at, from := positionOf(job), c.From(r.front, r.frontAt)
-					is = is && flowOf(job) == c.Flow && (!at.Before(from) || slices.Contains(c.Found(from), at))
+					is = !at.Before(from) || slices.Contains(c.Found(from), at)
 				}
 				if is {
 					left--
@@ -90,6 +97,22 @@ func (s *memoryStore) claim(_ context.Context, _ querier, r claimRequest) *claim
 		b.tally.Looked = int32(len(b.claimed))
 	}
 	return b
+}
+
+// takeWhile removes the jobs for which take returns true, and looks no further once more returns false.
+func (s *memoryStore) takeWhile(more func() bool, take func(*outbox.Claimed) bool) {
+	kept := s.jobs[:0]
+	for i, job := range s.jobs {
+		if !more() {
+			kept = append(kept, s.jobs[i:]...)
+			break
+		}
+		if !take(job) {
+			kept = append(kept, job)
+		}
+	}
+	clear(s.jobs[len(kept):])
+	s.jobs = kept
 }
 
 // SurveyQueue returns for each known flow when its first job is due that was not due before the last survey and, if it

@@ -121,16 +121,12 @@ func unvacuumed(t testing.TB, db *pgxpool.Pool) {
 // await asks until the condition holds.
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	deadline := time.After(time.Minute)
-	for !holds() {
-		select {
-		case <-deadline:
-			t.Fatalf("%s: not within a minute", what)
-		case <-ticker.C:
+	for range pgtest.Looks(time.Minute) {
+		if holds() {
+			return
 		}
 	}
+	t.Fatalf("%s: not within a minute", what)
 }
 
 func mustUUID(id outbox.ID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }

@@ -119,11 +119,12 @@ func (r *recorder) await(t *testing.T, want ...string) {
 
 func waitFor(t *testing.T, ok func() bool, say func() string) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("in vain: " + say())
+	for range pgtest.Looks(time.Minute) {
+		if ok() {
+			return
 		}
 	}
+	t.Fatal("in vain: " + say())
 }
 
 // start runs a relay with one sink called "s" until the test, or the returned function, ends it.

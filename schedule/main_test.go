@@ -121,16 +121,12 @@ func age(t testing.TB, db outbox.DB, name string, by time.Duration) {
 
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	deadline := time.After(time.Minute)
-	for !holds() {
-		select {
-		case <-deadline:
-			t.Fatalf("%s: not within a minute", what)
-		case <-ticker.C:
+	for range pgtest.Looks(time.Minute) {
+		if holds() {
+			return
 		}
 	}
+	t.Fatalf("%s: not within a minute", what)
 }
 
 func value(t testing.TB, metric prometheus.Metric) float64 {

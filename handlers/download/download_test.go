@@ -99,8 +99,7 @@ func (r *rig) start(t *testing.T) (stop func()) {
 // await waits for the job's end and returns its status and last error code.
 func (r *rig) await(t *testing.T, id outbox.ID) string {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
+	for range pgtest.Looks(patience) {
 		var end *string
 		err := r.db.QueryRow(t.Context(), `
 			SELECT (SELECT concat_ws(' ', status, attempt, last_error_code, last_error_message) FROM outbox.jobs WHERE id = $1 AND status IN ('failed', 'dead', 'retrying') AND (status <> 'retrying' OR run_at > now() + interval '1 s')
@@ -111,11 +110,9 @@ func (r *rig) await(t *testing.T, id outbox.ID) string {
 		if end != nil {
 			return *end
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("job %s does not end", id)
-		}
-		time.Sleep(5 * time.Millisecond) // between two questions
 	}
+	t.Fatalf("job %s does not end", id)
+	panic("unreachable")
 }
 
 // run has a file downloaded.
@@ -590,15 +587,16 @@ func TestAZombieDoesNotSpoilTheFile(t *testing.T) {
 
 func (r *rig) awaitRow(t *testing.T, what, sql string) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for holds := false; !holds; time.Sleep(5 * time.Millisecond) { // between two questions
+	for range pgtest.Looks(patience) {
+		var holds bool
 		if err := r.db.QueryRow(t.Context(), sql).Scan(&holds); err != nil {
 			t.Fatal(err)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s does not come", what)
+		if holds {
+			return
 		}
 	}
+	t.Fatalf("%s does not come", what)
 }
 
 // asWorker makes the test binary be a worker of the database that it names, which

@@ -276,13 +276,6 @@ RETURNING id`},
 		Checks:    []Check{test("dispatcher", "TestABatchThatIsBeingDividedIsGivenUpAsAWhole", "at most")},
 	},
 	{
-		Name:      "halves after the time for tries",
-		Breaks:    "Run does not end if the database does not answer, and its goroutines and connections leak",
-		Invariant: "Deaths are bounded",
-		Edits:     []Edit{{"dispatcher.settler.store", `s.settling.Err() != nil && !pgsession.RefusesTheRow(err)`, `s.settling.Err() != nil && tries > 2 && len(batch) == 1`}},
-		Checks:    []Check{test("dispatcher", "TestAStopEndsThoughTheDatabaseIsStuck", "want that all goroutines have ended")},
-	},
-	{
 		Name:      "an error that the encoding lacks",
 		Breaks:    "a failure whose text the database's encoding lacks is refused for as long as the process lives",
 		Invariant: "Deaths are bounded",

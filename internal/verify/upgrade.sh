@@ -17,5 +17,8 @@ trap 'git worktree remove --force "$dir/tree" 2>/dev/null || true; rm -rf "$dir"
 mkdir "$dir/previous"
 echo "the release before is $tag"
 git worktree add --quiet --detach "$dir/tree" "$tag"
-(cd "$dir/tree" && CGO_ENABLED=0 ${GO:-go} build -ldflags=-w -o "$dir/previous/" ./cmd/posthaste ./cmd/posthaste-proof)
+# Without optimizing, that takes two thirds of the time: nothing else needs these packages.
+unoptimized='-gcflags=github.com/posthaste-dev/posthaste/...=-N -l'
+(cd "$dir/tree" &&
+	CGO_ENABLED=0 ${GO:-go} build -ldflags=-w "$unoptimized" -o "$dir/previous/" ./cmd/posthaste ./cmd/posthaste-proof)
 "$top/bin/posthaste-proof" upgrade --previous "$dir/previous" "$@"
