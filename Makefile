@@ -15,10 +15,11 @@ export CGO_ENABLED = 0
 # Packages whose goroutines share data run with the race detector, the slowest first, so that none is left alone at the
 # end. Those of ./integration build their workers with it; those of ./app run ./schedule.
 RACED    = ./dispatcher ./api ./watch ./relay ./relay/nats ./reaper ./outbox ./listener ./app ./await ./handlers/... ./access ./memory ./relay/nats/rpc
-LONG     = ./relay/amqp ./integration ./internal/verify/model ./console ./operator ./relay/kafka ./internal/verify/lease ./server ./migrations
+LONG     = ./relay/amqp ./bridge ./integration ./internal/verify/model ./console ./operator ./relay/kafka ./internal/verify/lease ./server ./migrations ./cmd/posthaste ./relay/webhook ./deploy/grafana ./docs/model
 OTHERS   = $(filter-out $(shell $(GO) list $(RACED)),$(shell $(GO) list $(LONG)) $(shell $(GO) list ./...))
-# These send thousands of requests one after the other: the detector adds minutes, and finds nothing new.
-IN_TURN  = ^Test(G[0-9]|H2)
+# These send thousands of requests one after the other, or print every metric: the detector adds minutes, and finds
+# nothing new.
+IN_TURN  = ^Test(G[0-9]|H2|EveryRouteAsks|AForeignJobAnswers|Bad(Bodies|Parameters)Are|TheExamplesOf|TheDocumentationExplains|WhatTheEncodingLacks|AnActByFilterComes|ReferenceOfMetrics|PromlintOfEvery)
 # One Postgres for all packages. AGAIN=1 (CI): if no more than 24 tests fail, each is repeated once, because some
 # measure milliseconds on a shared machine; a data race is never repeated. UNTIL=1767225600 (CI): rows of the scorecard
 # that have not begun by that time, in seconds since 1970, are skipped by name. $(1): whether cgo is used.
@@ -51,6 +52,10 @@ demo: ## the example shop, a kill -9, and the proof; then its events through NAT
 
 .PHONY: test
 test: build ## every test, scorecard and integration stories included, on a real Postgres
+	$(GO) run ./internal/pgtest/withserver -- $(MAKE) --no-print-directory tests
+
+.PHONY: tests
+tests:
 	$(call tests,$(CGO)) --packages="$(RACED)" -- $(FLAGS) $(RACE) -skip '$(IN_TURN)'
 	$(call tests,0) --packages="$(OTHERS)" -- $(FLAGS) -p 3 -skip '^TestScorecard$$'
 	$(MAKE) --no-print-directory -j 2 test-browser test-in-turn $(MODULES)
@@ -61,7 +66,7 @@ test: build ## every test, scorecard and integration stories included, on a real
 test-browser:
 	cd console/browsertest && $(GO) tool -modfile=../../tools/lint.mod $(SUM) --packages=./... -- $(QUICK) -parallel 6 -timeout 20m
 test-in-turn:
-	$(call tests,0) --packages="./api ./access" -- $(FLAGS) -run '$(IN_TURN)'
+	$(call tests,0) --packages="./api ./access ./app" -- $(FLAGS) -run '$(IN_TURN)'
 
 # Modules of their own: what their tests need, the library's users do not. They read files outside their modules, too,
 # which go does not look at before it repeats a result.

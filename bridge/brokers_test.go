@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -130,7 +131,6 @@ func TestEachMessageIsOneJob(t *testing.T) {
 	for name, start := range map[string]func(*testing.T) broker{"NATS": startNATS, "Kafka": startKafka} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const orders = 1500
 			db := pgtest.New(t)
 			b := start(t)
 			b.Database = db.Config().ConnString()
@@ -153,25 +153,26 @@ func TestEachMessageIsOneJob(t *testing.T) {
 					t.Logf("%s", out[max(0, len(out)-6000):])
 				}
 			}()
-			published := make(chan struct{})
+			const fewest, most, enoughKills = 300, 1500, 8 // how many orders
+			orders, published := 0, make(chan struct{})
+			var kills atomic.Int64
 			go func() {
 				defer close(published)
-				for n := 0; n < orders && t.Context().Err() == nil; {
+				for t.Context().Err() == nil && (orders < fewest || orders < most && kills.Load() < enoughKills) {
 					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-					if err := b.publish(ctx, n); err == nil {
-						n++
+					if err := b.publish(ctx, orders); err == nil {
+						orders++
 					}
 					cancel()
 					time.Sleep(rand.N(8 * time.Millisecond))
 				}
 			}()
-			kills := 0
 			for open := true; open; {
 				select {
 				case <-published:
 					open = false
 				case <-time.After(700*time.Millisecond + rand.N(time.Second)):
-					if kills++; kills%2 == 0 {
+					if kills.Add(1)%2 == 0 {
 						b.kill()
 						time.Sleep(rand.N(200 * time.Millisecond))
 						b.restart()
@@ -187,8 +188,8 @@ func TestEachMessageIsOneJob(t *testing.T) {
 			}
 			count := func() int { return ask[int](t, db, `SELECT count(DISTINCT payload) FROM outbox.jobs`) }
 			await(t, "each order is a job", 90*time.Second, func() bool { return count() == orders })
-			if n := jobs(t, db); n != orders || kills < 4 {
-				t.Errorf("%d jobs of %d orders after %d kills", n, orders, kills)
+			if n := jobs(t, db); n != orders || kills.Load() < 4 {
+				t.Errorf("%d jobs of %d orders after %d kills", n, orders, kills.Load())
 			}
 			if n := ask[int](t, db, `SELECT count(*) FROM (
 					SELECT order_id < lag(order_id) OVER (PARTITION BY key ORDER BY line_position) AS overtaken
@@ -202,7 +203,7 @@ func TestEachMessageIsOneJob(t *testing.T) {
 				) AS stored WHERE overtaken`); n != 0 {
 				t.Errorf("%d jobs were stored after a later one of the same customer", n)
 			}
-			t.Logf("%d kills", kills)
+			t.Logf("%d kills, %d orders", kills.Load(), orders)
 		})
 	}
 }
