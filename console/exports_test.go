@@ -235,9 +235,6 @@ func TestAnExportHasABound(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.exec(`INSERT INTO outbox.jobs (id, kind, payload) SELECT outbox.uuid_v7(), 'k', '' FROM generate_series(1, 10100)`)
-	if rows := r.get("jobs-export?format=csv").lines(); len(rows) != 10_002 || rows[10_001][0] != "only the first 10000 rows are here" {
-		t.Errorf("got %d rows, want 10 000 and a last one that says so", len(rows)-1)
-	}
 	if text := r.get("jobs-export?format=jsonl").is(200).Body.String(); strings.Count(text, "\n") != 10_001 || !strings.HasSuffix(text, "\n{\"only_the_first\":10000}\n") {
 		t.Errorf("the lines end with %q", text[max(0, len(text)-60):])
 	}

@@ -153,7 +153,7 @@ func TestATransactionWithAnOldSnapshotNeedsGuardFirst(t *testing.T) {
 					id := enqueue(t, db, probe{}, outbox.Options{})
 					open, extended, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 					config := quiet(nil)
-					config.LeaseTTL = 9 * time.Second // extended after a third
+					config.LeaseTTL = 5 * time.Second // extended after a third
 					start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
 						err := finish(ctx, job.Claimed, stricter{db, level}, func(tx pgx.Tx) (err error) {
 							if guarded {

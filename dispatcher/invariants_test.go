@@ -279,7 +279,7 @@ func TestEveryFlowExpiresAtItsDeadline(t *testing.T) {
 			return nil
 		}), dispatcher.Config{PollInterval: 50 * time.Millisecond})
 		awaitThat(t, "the dispatcher has started", func() bool { return strings.Contains(d.log.String(), "dispatcher started") })
-		flow.Deadline = dbNow(t, db).Add(5 * time.Second)
+		flow.Deadline = dbNow(t, db).Add(3 * time.Second)
 		id := enqueue(t, db, probe{}, flow)
 		if err := receive(t, causes, "the handler to be stopped"); !errors.Is(err, dispatcher.ErrDeadline) {
 			t.Errorf("the cause is %v, want ErrDeadline", err)

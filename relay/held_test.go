@@ -895,7 +895,7 @@ func orderUnderRefusals(t *testing.T, stops bool) {
 	made := func() int {
 		return ask[int](t, db, `SELECT (SELECT count(*) FROM outbox.jobs) + (SELECT count(*) FROM outbox.history)`)
 	}
-	for n := 0; n < 1500 || n%100 != 0 || made() == 0; n++ {
+	for n := 0; n < 750 || n%100 != 0 || made() == 0; n++ {
 		if n == 50_000 {
 			t.Fatal("no job was made")
 		}
@@ -911,7 +911,7 @@ func orderUnderRefusals(t *testing.T, stops bool) {
 		} else {
 			want[tenant.String()+key] = append(want[tenant.String()+key], id.String())
 		}
-		if n%150 == 149 { // the owner is fenced, as if another had taken over and died
+		if n%75 == 74 { // the owner is fenced, as if another had taken over and died
 			exec(t, db, `UPDATE outbox.sinks SET owner = 'x', epoch = epoch + 1, lease_expires_at = now() + interval '100 milliseconds'`)
 			waitFor(t, func() bool { return ask[bool](t, db, `SELECT owner <> 'x' FROM outbox.sinks`) }, func() string { return "the next owner" })
 		}

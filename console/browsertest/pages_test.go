@@ -28,16 +28,19 @@ func quiet(t *tab) []string {
 	return faults
 }
 
-// accessible: axe finds nothing, in the light and the dark scheme and on a phone. The dark scheme differs in colours
-// only, and a phone shows the colours of the light one.
+// The looks with which a page is checked by axe, and for what. The dark scheme differs in colours only, and a phone shows
+// the colours of the light one.
+var looks = []struct {
+	scheme        string
+	width, height int64
+	of            string
+}{{"light", 1280, 800, "all"}, {"dark", 1280, 800, "colours"}, {"light", 360, 800, "structure"}}
+
+// accessible: axe finds nothing, in the light and the dark scheme and on a phone.
 func accessible(t *tab) (faults []string) {
 	t.do(chromedp.Evaluate[chromedp.Void](axe))
 	defer t.thin()()
-	for _, l := range []struct {
-		scheme        string
-		width, height int64
-		of            string
-	}{{"light", 1280, 800, "all"}, {"dark", 1280, 800, "colours"}, {"light", 360, 800, "structure"}} {
+	for _, l := range looks {
 		t.look(l.scheme, l.width, l.height)
 		for _, fault := range ask[[]string](t, fmt.Sprintf(`checks.accessible(%q)`, l.of)) {
 			faults = append(faults, fmt.Sprintf("%s, %d px: %s", l.scheme, l.width, fault))
