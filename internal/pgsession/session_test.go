@@ -339,6 +339,11 @@ func TestStatesAreDistinguished(t *testing.T) {
 	if State(noPartition) != "23514" || State(raised) != "23514" {
 		t.Fatalf("got %v and %v, want SQLSTATE 23514 of both", noPartition, raised)
 	}
+	full := &pgconn.PgError{Code: "54000", Routine: "PreCommit_Notify"} // too many notifications in the NOTIFY queue
+	_, large := db.Exec(t.Context(), `CREATE TEMP TABLE wide (body text PRIMARY KEY); INSERT INTO wide SELECT string_agg(gen_random_uuid()::text, '') FROM generate_series(1, 500)`)
+	if State(large) != full.Code {
+		t.Fatalf("got %v, want SQLSTATE 54000 of a row that is too large for its index", large)
+	}
 	var connecting []error
 	for _, code := range []string{"22003", "22023", "23514", "28P01", "42501", "53300", "54000", "55P03", "57014"} {
 		connecting = append(connecting, fmt.Errorf("settle: %w", &sessionError{pg(code, "c")}))
@@ -354,11 +359,11 @@ func TestStatesAreDistinguished(t *testing.T) {
 		judge    func(error) bool
 		yes, not []error
 	}{
-		"RefusesTheRow":  {RefusesTheRow, []error{pg("22P05", ""), pg("23514", "c"), pg("P0001", ""), pg("55P03", ""), pg("57014", ""), pg("40P01", "")}, []error{errors.New("cut"), pg("25006", ""), pg("42501", ""), pg("57P01", ""), pg("40001", ""), pg("53300", "")}},
-		"IsRefusal":      {IsRefusal, []error{pg("23514", "c"), raised, pg("22008", ""), pg("P0001", "")}, []error{errors.New("cut"), noPartition, pg("55P03", ""), pg("57014", ""), pg("40P01", ""), pg("53300", "")}},
+		"RefusesTheRow":  {RefusesTheRow, []error{pg("22P05", ""), pg("23514", "c"), pg("P0001", ""), pg("55P03", ""), pg("57014", ""), pg("40P01", "")}, []error{errors.New("cut"), pg("25006", ""), pg("42501", ""), pg("57P01", ""), pg("40001", ""), pg("53300", ""), full}},
+		"IsRefusal":      {IsRefusal, []error{pg("23514", "c"), raised, pg("22008", ""), pg("P0001", ""), large}, []error{errors.New("cut"), noPartition, pg("55P03", ""), pg("57014", ""), pg("40P01", ""), pg("53300", ""), full}},
 		"IsLockedOut":    {IsLockedOut, []error{pg("55P03", ""), pg("57014", ""), pg("40P01", "")}, []error{errors.New("cut"), pg("55006", "")}},
 		"IsGone":         {IsGone, []error{errors.New("cut"), pg("57P01", ""), pg("08006", ""), pg("25006", "")}, []error{pg("57014", ""), pg("23505", "")}},
-		"IsUnacceptable": {IsUnacceptable, []error{pg("22021", ""), pg("23514", "c"), pg("54000", "")}, []error{errors.New("cut"), noPartition, pg("P0001", ""), pg("55P03", "")}},
+		"IsUnacceptable": {IsUnacceptable, []error{pg("22021", ""), pg("23514", "c"), large}, []error{errors.New("cut"), noPartition, pg("P0001", ""), pg("55P03", ""), full}},
 		"IsForbidden":    {IsForbidden, []error{pg("42501", ""), pg("42P01", ""), pg("3F000", "")}, []error{errors.New("cut"), pg("42P05", ""), pg("57P01", "")}},
 		"IsLoginRefused": {IsLoginRefused, []error{pg("28P01", ""), pg("3D000", ""), &sessionError{pg("42501", "")}}, []error{errors.New("cut"), pg("42501", ""), pg("57P03", ""), &sessionError{pg("53300", "")}}},
 		"IsNoPartition":  {IsNoPartition, []error{noPartition}, []error{pg("23514", "c"), raised, errors.New("cut")}},

@@ -57,11 +57,11 @@ func IsRowSecurity(err error) bool {
 
 // RefusesTheRow reports whether a statement failed because of some of its rows, so that others may succeed. That is
 // true of every error except errors while connecting, trouble with the connection (08), a transaction that may be
-// repeated (40), the schema or our privileges (3F, 42), the server's resources (53), a server that is being stopped
-// (57) or broken (58, XX), and a server that is read-only.
+// repeated (40), the schema or our privileges (3F, 42), the server's resources (53, some of 54), a server that is being
+// stopped (57) or broken (58, XX), and a server that is read-only.
 func RefusesTheRow(err error) bool {
 	state := State(err)
-	if len(state) != 5 || state == ReadOnly || IsUnreachable(err) {
+	if len(state) != 5 || state == ReadOnly || IsUnreachable(err) || isFull(err) {
 		return false
 	}
 	switch state[:2] {
@@ -145,8 +145,23 @@ func IsGone(err error) bool {
 // server (54). A missing partition does not count: it will be created.
 func IsUnacceptable(err error) bool {
 	state := State(err)
-	return len(state) == 5 && !IsUnreachable(err) && !IsNoPartition(err) && (state[:2] == "22" || state[:2] == "23" ||
-		state[:2] == "54")
+	return len(state) == 5 && !IsUnreachable(err) && !IsNoPartition(err) && !isFull(err) &&
+		(state[:2] == "22" || state[:2] == "23" || state[:2] == "54")
+}
+
+// isFull reports whether the server has no place for another notification, because a session that listens keeps a
+// transaction open, or gives out no more transaction ids, because nothing has been frozen for too long. The server uses
+// the same SQLSTATE for a row that is too large. Both pass, and concern every transaction, whatever it stores.
+func isFull(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || pgErr.Code != "54000" {
+		return false
+	}
+	switch pgErr.Routine {
+	case "PreCommit_Notify", "GetNewTransactionId", "GetNewMultiXactId":
+		return true
+	}
+	return false
 }
 
 // IsRepeatable reports whether a transaction was rolled back because of others, and may succeed when it is repeated.
