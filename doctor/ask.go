@@ -118,6 +118,9 @@ type tables struct {
 	DaysAhead  int64
 	Trimmed    *time.Time // when all data beyond its retention was last gone
 	Untrimmed  float64    // hours since then, or since the schema was created or changed
+	Days       int64      // of the history
+	Sessions   int64      // the locks of which share a table of the server
+	Locks      int64      // room in that table for each of them
 }
 
 const tablesSQL = `
@@ -134,7 +137,10 @@ SELECT coalesce(s.n_live_tup, 0)::bigint AS live, coalesce(s.n_dead_tup, 0)::big
                 WHERE i.inhparent = ('outbox.' || parent)::regclass
                   AND c.relname = parent || to_char((now() AT TIME ZONE 'UTC') + n * interval '1 day', '_YYYYMMDD'))) AS days)::bigint AS days_ahead,
        chores.done_at AS trimmed,
-       (extract(epoch FROM now() - greatest(chores.done_at, (SELECT max(applied_at) FROM outbox.schema_files))) / 3600)::double precision AS untrimmed
+       (extract(epoch FROM now() - greatest(chores.done_at, (SELECT max(applied_at) FROM outbox.schema_files))) / 3600)::double precision AS untrimmed,
+       (SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox.history'::regclass)::bigint AS days,
+       current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint AS sessions,
+       current_setting('max_locks_per_transaction')::bigint AS locks
 FROM (SELECT 1) AS one
 LEFT JOIN outbox.chores ON chores.chore = 'trim'
 LEFT JOIN pg_stat_user_tables AS s ON s.relid = 'outbox.jobs'::regclass
