@@ -129,9 +129,9 @@ func inLog(field string, position, last int64) error {
 }
 
 // RemoveSink deletes a sink. A relay with the sink in its configuration declares it again, as a new one, which begins
-// with the oldest event. RemoveSink returns [ErrSinkNotFound], [ErrSinkInUse], and [ErrSinkHolds] unless giveUp is set:
-// then it first closes the jobs of the sink's messages, each with an audit entry: it cancels waiting ones and dismisses
-// dead letters.
+// where the configuration says. RemoveSink returns [ErrSinkNotFound], [ErrSinkInUse], and [ErrSinkHolds] unless giveUp
+// is set: then it first closes the jobs of the sink's messages, each with an audit entry: it cancels waiting ones and
+// dismisses dead letters.
 func (o *Operator) RemoveSink(ctx context.Context, sink string, giveUp bool) error {
 	if err := validSink(sink); err != nil {
 		return err

@@ -8,10 +8,6 @@
 {{- /* The first and the last position of each hole of a sink, in order. */}}
 {{- define "hole_bounds"}}ARRAY(SELECT lower(hole) FROM unnest(holes) AS hole ORDER BY hole)::bigint[]     AS lows,
        ARRAY(SELECT upper(hole) - 1 FROM unnest(holes) AS hole ORDER BY hole)::bigint[] AS highs{{end -}}
--- name: DeclareSink :exec
--- DeclareSink creates a sink if there is none of the name. It begins with the oldest event that is kept.
-INSERT INTO outbox.sinks (sink) VALUES (@sink) ON CONFLICT DO NOTHING;
-
 -- name: SinkLapsesIn :one
 -- SinkLapsesIn returns in how many seconds the sink can be taken, if its owner does nothing about it.
 SELECT (CASE WHEN owner IS NULL OR owner = @owner::text OR {{lapsed "lease_expires_at"}} THEN 0

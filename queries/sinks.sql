@@ -1,3 +1,31 @@
+{{- /* Of the positions that a sink passes, the last ten thousand: there a transaction that is still open may have taken one. */}}
+{{- define "recent"}}int8range(least(greatest(found.top, target.position - 10000), target.position) + 1, target.position + 1){{end}}
+{{- /* The positions of what a sink passes at which an event is visible. The others become holes. */}}
+{{- define "visible"}}SELECT coalesce(range_agg(int8range(event.position, event.position, '[]')), '{}') AS positions
+    FROM passed
+    CROSS JOIN LATERAL unnest(passed.positions) AS hole
+    JOIN outbox.events AS event ON event.position BETWEEN lower(hole) AND upper(hole) - 1{{end -}}
+-- name: DeclareSink :many
+-- DeclareSink creates a sink if there is none of the name, and returns the position after which it begins: 0, or with
+-- @at_end the last one. Then all visible events count as published. As in SeekSink, those of open transactions do not
+-- if they are among the last ten thousand positions, and no failover takes the sink back to before its beginning.
+WITH found AS (
+    SELECT 0::bigint AS top WHERE NOT EXISTS (SELECT FROM outbox.sinks WHERE sinks.sink = @sink)
+), target AS (
+    SELECT CASE WHEN @at_end::boolean THEN last_value ELSE 0 END AS position FROM outbox.events_position_seq
+), passed AS (
+    SELECT int8multirange({{template "recent"}}) AS positions FROM found, target
+), seen AS (
+    {{template "visible"}}
+)
+INSERT INTO outbox.sinks (sink, top, top_id, rewind_top, mark_top, holes)
+SELECT @sink, target.position,
+       (SELECT id FROM outbox.events WHERE events.position = target.position ORDER BY at DESC LIMIT 1),
+       target.position, target.position, passed.positions - seen.positions
+FROM target, passed, seen
+ON CONFLICT DO NOTHING
+RETURNING sinks.top;
+
 -- name: ListSinks :many
 -- ListSinks returns all sinks by name, with the end of the log and the oldest event that waits: after the sink's
 -- position, or at one of its holes. Like SinkWaits it looks at ten thousand holes at most. A process whose lease has
@@ -197,7 +225,7 @@ WITH RECURSIVE target AS (
     SELECT sinks.sink, sinks.top, sinks.holes FROM outbox.sinks WHERE sinks.sink = @sink::text FOR UPDATE
 ), passed AS (
     SELECT found.sink, found.top, target.position > found.top AS forward,
-           (found.holes + int8multirange(int8range(least(greatest(found.top, target.position - 10000), target.position) + 1, target.position + 1)))
+           (found.holes + int8multirange({{template "recent"}}))
            * int8multirange(int8range(NULL, target.position, '[]')) AS positions
     FROM found, target
     WHERE sign(target.position - found.top) = sign(target.position - @seen_at::bigint)
@@ -214,10 +242,7 @@ WITH RECURSIVE target AS (
                JOIN outbox.events AS event ON event.position BETWEEN lower(hole) AND upper(hole) - 1) ELSE 0 END AS events
     FROM passed, target
 ), seen AS (
-    SELECT coalesce(range_agg(int8range(event.position, event.position, '[]')), '{}') AS positions
-    FROM passed
-    CROSS JOIN LATERAL unnest(passed.positions) AS hole
-    JOIN outbox.events AS event ON event.position BETWEEN lower(hole) AND upper(hole) - 1
+    {{template "visible"}}
     WHERE passed.forward
 ), moved AS (
     UPDATE outbox.sinks

@@ -53,14 +53,37 @@ type Config struct {
 	outage backoff.Backoff
 }
 
-// SinkConfig is a sink with its name and routes. The name identifies the cursor: under a new name the sink begins with
-// the oldest event that is kept. It has 1 to 122 letters, digits and _ . : / -, because the sink's jobs have the kind
-// relay:NAME.
+// SinkConfig is a sink with its name and routes. The name identifies the cursor: under a new name the sink begins where
+// Begin says. It has 1 to 122 letters, digits and _ . : / -, because the sink's jobs have the kind relay:NAME.
 type SinkConfig struct {
 	Name    string
 	Sink    Sink
 	Routes  []Route
-	MaxHeld int // 0 means that of [Config]
+	Begin   Begin // "" means BeginOldest
+	MaxHeld int   // 0 means that of [Config]
+}
+
+// Begin sets where a new sink begins in the log. It applies when the row of the sink is created: when the first relay
+// that has the sink runs, and again after "posthaste relay remove". From then on it has no effect: the sink continues
+// where it was, however long no relay has run.
+type Begin string
+
+const (
+	// BeginOldest begins with the oldest event that is kept.
+	BeginOldest Begin = "oldest"
+	// BeginNow skips the events that are committed when the row is created. Events of transactions that commit later
+	// are published, even if they were stored before, provided that they are among the last ten thousand positions of
+	// the log then. "posthaste relay seek --to-end" does the same.
+	BeginNow Begin = "now"
+)
+
+// Validate returns an [*outbox.InvalidError] for a value that is none of the constants and not "".
+func (b Begin) Validate() error {
+	switch b {
+	case "", BeginOldest, BeginNow:
+		return nil
+	}
+	return invalid.Field("Begin", "is %q, want oldest or now", string(b))
 }
 
 const (
@@ -123,6 +146,9 @@ func (c Config) validate() error {
 			errs = append(errs, invalid.Field("Sinks", "sink %q is nil", s.Name))
 		}
 		names[s.Name] = true
+		if err := s.Begin.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("sink %q: %w", s.Name, err))
+		}
 		if s.MaxHeld < 0 {
 			errs = append(errs, invalid.Field("MaxHeld",
 				"of sink %q is %d, want at least 1, or 0 for that of all sinks", s.Name, s.MaxHeld))

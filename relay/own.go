@@ -87,6 +87,15 @@ type connection interface {
 	Release()
 }
 
+// declare stores the sink's row if there is none.
+func (p *publisher) declare(ctx context.Context, q *sqlgen.Queries) error {
+	created, err := q.DeclareSink(ctx, p.name, p.begin == BeginNow)
+	for _, top := range created {
+		p.log.LogAttrs(ctx, slog.LevelInfo, "sink created", slog.String("begin", string(p.begin)), slog.Int64("top", top))
+	}
+	return err
+}
+
 // own waits until this process owns the sink.
 func (p *publisher) own(ctx context.Context) (*ownership, error) {
 	for {
@@ -183,7 +192,7 @@ func (p *publisher) lapsesIn(ctx context.Context, q *sqlgen.Queries) (float64, e
 	defer cancel()
 	seconds, err := q.SinkLapsesIn(ctx, p.owner, p.name)
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = q.DeclareSink(ctx, p.name)
+		err = p.declare(ctx, q)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("look at the lease: %w", err)

@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,6 +18,16 @@ import (
 	"github.com/posthaste-dev/posthaste/relay"
 )
 
+// declared creates the sink "s", and returns the position after which it begins.
+func declared(t *testing.T, db *pgxpool.Pool, atEnd bool) int64 {
+	t.Helper()
+	tops, err := sqlgen.New(db).DeclareSink(t.Context(), "s", atEnd)
+	if err != nil || len(tops) != 1 {
+		t.Fatalf("to declare the sink: %v, %v", tops, err)
+	}
+	return tops[0]
+}
+
 // owned makes a process the owner of the sink "s".
 func owned(t *testing.T, db *pgxpool.Pool) sqlgen.OwnSinkRow {
 	t.Helper()
@@ -35,7 +44,7 @@ func TestARewindGoesBackToAMark(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	q := sqlgen.New(db)
-	end(t, func(ctx context.Context) error { return q.DeclareSink(ctx, "s") })
+	declared(t, db, false)
 	exec(t, db, `SELECT setval('outbox.events_position_seq', 1000)`)
 	epoch := owned(t, db).Epoch
 	advance := func(top int64, later string) {
@@ -225,7 +234,7 @@ func TestPagesOfHolesAndReplaysEndBetweenPositions(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	want := pairs(t, db, 600)
-	end(t, func(ctx context.Context) error { return sqlgen.New(db).DeclareSink(ctx, "s") })
+	declared(t, db, false)
 	exec(t, db, `UPDATE outbox.sinks SET top = 600, holes = '{[1,601)}', timeline = outbox.timeline()`)
 	var sink recorder
 	start(t, db, &sink, nil)

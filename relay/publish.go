@@ -32,6 +32,7 @@ var errUnfinished = errors.New("the sink has accepted a part of the batch, and h
 type publisher struct {
 	sinkClient
 	routes     []route
+	begin      Begin
 	maxHeld    int
 	owner      string
 	config     *Config

@@ -59,7 +59,8 @@ func New(pool *pgxpool.Pool, config Config) (*Relay, error) {
 		}
 		r.publishers = append(r.publishers, &publisher{
 			sinkClient: newSinkClient(s.Name, s.Sink, all.of(s.Name), config.now),
-			routes:     routes, maxHeld: cmp.Or(s.MaxHeld, config.MaxHeld), most: maxBatch, inTime: maxBatch, owner: owner,
+			routes:     routes, begin: cmp.Or(s.Begin, BeginOldest), maxHeld: cmp.Or(s.MaxHeld, config.MaxHeld),
+			most: maxBatch, inTime: maxBatch, owner: owner,
 			config: &r.config, shared: r.shared,
 			log:  config.Logger.With(slog.String("component", "relay"), slog.String("sink", s.Name)),
 			wake: make(chan struct{}, 1), heldWake: make(chan struct{}, 1), released: make(chan struct{}, 1),
@@ -113,7 +114,7 @@ func (r *Relay) declare(ctx context.Context, pool *pgxpool.Pool) bool {
 	for _, p := range r.publishers {
 		for {
 			bound, cancel := context.WithTimeout(ctx, statementTimeout)
-			err := sqlgen.New(pool).DeclareSink(bound, p.name)
+			err := p.declare(bound, sqlgen.New(pool))
 			cancel()
 			if err == nil {
 				break

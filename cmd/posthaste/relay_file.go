@@ -409,7 +409,7 @@ func (c *relayConfig) sinks() ([]relay.SinkConfig, error) {
 		if err != nil {
 			return nil, fmt.Errorf("sink %s: %w", name, err)
 		}
-		s := relay.SinkConfig{Name: name, Sink: sink}
+		s := relay.SinkConfig{Name: name, Sink: sink, Begin: c.Sinks[name].Begin}
 		if most := c.Sinks[name].MaxHeld; most != nil {
 			s.MaxHeld = *most
 		}

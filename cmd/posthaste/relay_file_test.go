@@ -87,6 +87,7 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		"no exchange":                 {"sinks:\n  a: {amqp: {url: \"amqp://h\", user: u}}\n" + routes, []string{"line 4: routes[0].destination ", "want an exchange, / and a routing key"}},
 		"a topic of Kafka's":          {"sinks:\n  a: {kafka: {brokers: [\"h:1\"]}}\nroutes:\n  - {topics: [\"*\"], to: a, destination: \"shop:{topic}\"}\n", []string{"line 4: routes[0].destination ", `topic "shop:x"`}},
 		"no room for what is refused": {"sinks:\n  a: {nats: {url: \"nats://h:1\"}, maxHeld: 0}\n" + routes, []string{"line 2: sinks.a.maxHeld is 0: want at least 1"}},
+		"no place to begin":           {"sinks:\n  a: {nats: {url: \"nats://h:1\"},\n    begin: newest}\n" + routes, []string{`line 3: sinks.a.begin is "newest", want oldest or now`}},
 		"a list":                      {"- a\n", []string{"line 1: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +112,7 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 		})
 	}
 	all := "sinks:\n  n: {nats: {url: \"nats://h:1\"}}\n  k: {kafka: {brokers: [\"h:1\"], mechanism: SCRAM-SHA-512, user: u, passwordFile: f}}\n" +
-		"  a: {amqp: {url: \"amqp://h:1/v\", user: u, password: \"${RELAY_TEST_TOKEN}\", pipelined: true}}\n  r: {maxHeld: 7, redis: {url: \"redis://h:1/0\"}}\n" +
+		"  a: {amqp: {url: \"amqp://h:1/v\", user: u, password: \"${RELAY_TEST_TOKEN}\", pipelined: true}}\n  r: {maxHeld: 7, begin: now, redis: {url: \"redis://h:1/0\"}}\n" +
 		"  w: {webhook: {url: \"https://h\", hosts: [\"i\"], secretFile: f, allow: [\"10.0.0.0/8\"], concurrency: 3, timeout: 2s, caFile: c}}\nroutes:\n"
 	for _, to := range []string{"n", "k", "r", "w"} {
 		all += "  - {topics: [\"*\"], to: " + to + "}\n"
@@ -119,7 +120,8 @@ func TestMistakesInARelayConfigNameFileAndLine(t *testing.T) {
 	all += "  - {topics: [\"*\"], to: a, destination: \"{topic}\"}\n"
 	if c, err := parseRelayConfig(writeRelayConfig(t, all)); err != nil || !c.Sinks["a"].AMQP.Pipelined || c.Sinks["a"].AMQP.Password != "s3cret" {
 		t.Errorf("sinks of every kind: %+v, %v", c, err)
-	} else if sinks, err := c.sinks(); err != nil || sinks[3].Name != "r" || sinks[3].MaxHeld != 7 || sinks[0].MaxHeld != 0 {
+	} else if sinks, err := c.sinks(); err != nil || sinks[3].Name != "r" || sinks[3].MaxHeld != 7 || sinks[0].MaxHeld != 0 ||
+		sinks[3].Begin != relay.BeginNow || sinks[0].Begin != "" {
 		t.Errorf("they become %+v, %v", sinks, err)
 	}
 	t.Setenv("RELAY_TEST_NAME", "shop.paid")

@@ -39,6 +39,7 @@ var relaySections = []struct {
 
 // invalidValues are files with a value that its field does not accept: the error names those that it does.
 var invalidValues = map[string]string{
+	"begin":       "sinks: {a: {redis: {url: \"redis://h:1\"}, begin: end}}",
 	"maxHeld":     "sinks: {a: {redis: {url: \"redis://h:1\"}, maxHeld: -1}}",
 	"maxBytes":    "sinks: {a: {kafka: {brokers: [\"h:1\"], maxBytes: -1}}}",
 	"concurrency": "sinks: {a: {webhook: {url: \"https://h\", concurrency: -1}}}",
@@ -121,10 +122,10 @@ func yamlType(of reflect.Type) string {
 	return "text"
 }
 
-// acceptedIn returns which numbers a field accepts, as the program words it when it refuses another.
+// acceptedIn returns which values a field accepts, as the program words it when it refuses another.
 func acceptedIn(t *testing.T, name string, of reflect.Type) string {
 	t.Helper()
-	if kind := yamlType(of); kind != "number" && kind != "duration" {
+	if kind := yamlType(of); kind != "number" && kind != "duration" && invalidValues[name] == "" {
 		return ""
 	}
 	_, err := parseRelayConfig(writeRelayConfig(t, invalidValues[name]))

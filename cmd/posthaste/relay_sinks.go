@@ -24,6 +24,9 @@ type sinkSpec struct {
 
 	Webhook *webhookSpec `yaml:"webhook"` // receivers over HTTP
 
+	// where a new sink begins: oldest, with the oldest event that is kept, or now, behind the events that are committed
+	// when a process first starts with the sink; later it has no effect (default: oldest)
+	Begin relay.Begin `yaml:"begin"`
 	// how many refused messages, and messages behind them, may be jobs at once; then the sink stops (default: 10000)
 	MaxHeld *int `yaml:"maxHeld"`
 }
@@ -117,6 +120,9 @@ func (s sinkSpec) open() (relay.Sink, error) {
 	}
 	if w := s.Webhook; w != nil {
 		sinks = append(sinks, w.open)
+	}
+	if err := s.Begin.Validate(); err != nil {
+		return nil, err
 	}
 	if m := s.MaxHeld; m != nil && *m < 1 {
 		return nil, invalid.Field("MaxHeld", "is %d: want at least 1", *m)

@@ -2,8 +2,14 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -127,6 +133,59 @@ func TestServePublishesEvents(t *testing.T) {
 		if r := posthaste(t, e, "", "relay", verb, "none"); r.code != exitFailed || !strings.Contains(r.errOut, "ink not found") {
 			t.Errorf("%s of a sink that there is not: %+v", verb, r)
 		}
+	}
+}
+
+// Of two sinks that are new, the one with begin: now gets nothing of before the start. After that it misses nothing of
+// while no process runs.
+func TestServeBeginsWhereTheFileSays(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	got := map[string][]string{}
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		defer mu.Unlock()
+		got[r.URL.Path] = append(got[r.URL.Path], string(body))
+	}))
+	t.Cleanup(receiver.Close)
+	at := func(path string) string {
+		mu.Lock()
+		defer mu.Unlock()
+		return strings.Join(got[path], " ")
+	}
+	file := writeRelayConfig(t, fmt.Sprintf(`
+sinks:
+  all: {webhook: {url: %[1]q, allow: [127.0.0.0/8]}}
+  later: {webhook: {url: %[1]q, allow: [127.0.0.0/8]}, begin: now}
+routes:
+  - {topics: ["*"], to: all, destination: all}
+  - {topics: ["*"], to: later, destination: later}
+`, receiver.URL))
+	url := pgtest.URL(t)
+	publishFrom(t, url, "order.paid", "1", "2")
+	for _, want := range []struct{ body, later, all string }{
+		{"3", "3", "1 2 3"},
+		{"5", "3 4 5", "1 2 3 4 5"},
+	} {
+		relaying, logs := serving(t, "--database-url", url, "--role", "relay", "--relay-config", file)
+		awaitReadiness(t, adminAddr(t, logs), http.StatusOK)
+		publishFrom(t, url, "order.paid", want.body)
+		awaitText(t, want.all, func() string { return at("/all") })
+		awaitText(t, want.later, func() string { return at("/later") })
+		if all, later := at("/all"), at("/later"); all != want.all || later != want.later {
+			t.Errorf("all got %s, and later %s, want %s and %s", all, later, want.all, want.later)
+		}
+		if said := strings.Contains(logs.String(), `sink created`); said != (want.body == "3") {
+			t.Errorf("the log says that a sink is created: %t", said)
+		}
+		if err := relaying.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if err := relaying.Wait(); err != nil {
+			t.Errorf("the process ended with %v", err)
+		}
+		publishFrom(t, url, "order.paid", "4")
 	}
 }
 

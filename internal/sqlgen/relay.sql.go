@@ -105,16 +105,6 @@ func (q *Queries) AdvanceSink(ctx context.Context, arg AdvanceSinkParams) ([]Adv
 	return items, nil
 }
 
-const DeclareSink = `-- name: DeclareSink :exec
-INSERT INTO outbox.sinks (sink) VALUES ($1) ON CONFLICT DO NOTHING
-`
-
-// DeclareSink creates a sink if there is none of the name. It begins with the oldest event that is kept.
-func (q *Queries) DeclareSink(ctx context.Context, sink string) error {
-	_, err := q.db.Exec(ctx, DeclareSink, sink)
-	return err
-}
-
 const EventsAfter = `-- name: EventsAfter :many
 SELECT position, at, id, tenant_id, topic, key, content_type, payload, headers, bytes
 FROM (

@@ -11,6 +11,51 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const DeclareSink = `-- name: DeclareSink :many
+WITH found AS (
+    SELECT 0::bigint AS top WHERE NOT EXISTS (SELECT FROM outbox.sinks WHERE sinks.sink = $1)
+), target AS (
+    SELECT CASE WHEN $2::boolean THEN last_value ELSE 0 END AS position FROM outbox.events_position_seq
+), passed AS (
+    SELECT int8multirange(int8range(least(greatest(found.top, target.position - 10000), target.position) + 1, target.position + 1)) AS positions FROM found, target
+), seen AS (
+    SELECT coalesce(range_agg(int8range(event.position, event.position, '[]')), '{}') AS positions
+    FROM passed
+    CROSS JOIN LATERAL unnest(passed.positions) AS hole
+    JOIN outbox.events AS event ON event.position BETWEEN lower(hole) AND upper(hole) - 1
+)
+INSERT INTO outbox.sinks (sink, top, top_id, rewind_top, mark_top, holes)
+SELECT $1, target.position,
+       (SELECT id FROM outbox.events WHERE events.position = target.position ORDER BY at DESC LIMIT 1),
+       target.position, target.position, passed.positions - seen.positions
+FROM target, passed, seen
+ON CONFLICT DO NOTHING
+RETURNING sinks.top
+`
+
+// DeclareSink creates a sink if there is none of the name, and returns the position after which it begins: 0, or with
+// @at_end the last one. Then all visible events count as published. As in SeekSink, those of open transactions do not
+// if they are among the last ten thousand positions, and no failover takes the sink back to before its beginning.
+func (q *Queries) DeclareSink(ctx context.Context, sink string, atEnd bool) ([]int64, error) {
+	rows, err := q.db.Query(ctx, DeclareSink, sink, atEnd)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var top int64
+		if err := rows.Scan(&top); err != nil {
+			return nil, err
+		}
+		items = append(items, top)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const FindUnpublished = `-- name: FindUnpublished :many
 SELECT event.position, event.tenant_id
 FROM outbox.sinks
