@@ -23,7 +23,7 @@ type Route struct {
 	CloudEvents CloudEvents
 	// OnRefused sets what happens to a message that the sink refuses; "" means RefusedHold.
 	OnRefused OnRefused
-	// Preset publishes the events of streamed jobs in a format that other systems know; "" means none.
+	// Preset supplies topics, destination and format; "" means none. See [Preset].
 	Preset Preset
 }
 

@@ -19,14 +19,17 @@ type Message struct {
 	Body        []byte    // exactly as the producer gave it; must not be changed
 	At          time.Time // when the event was stored, by the database's clock
 	Position    int64     // in the log; 0 for a message that is not from the log
-	Trial       bool      // sent alone to a destination that did not answer: if it does not again, others may
+	// Trial reports that the relay sends this message alone, to learn whether its destination, which has not answered,
+	// does now. A sink may ignore it.
+	Trial bool
 }
 
 // Header is a header of a message. Names are unique within a message.
 type Header struct{ Name, Value string }
 
 // A Sink publishes messages to a broker. Its methods may be called concurrently, and may wait for each other; Close is
-// called after all others.
+// called after all others. A sink that executes one call at a time embeds a [Turns], so that a call waits before its
+// time begins.
 type Sink interface {
 	// Publish sends messages in order and returns an outcome for each of them:
 	//
@@ -38,8 +41,9 @@ type Sink interface {
 	//
 	// After the first outcome of a key that is not nil, the later messages of that key are ErrNotTried, or repeat the
 	// first outcome if they were already sent; none of them is stored. Publish returns soon after ctx ends; messages
-	// without an answer by then are unknown. A sink that does not return within two seconds is faulty: it is stopped,
-	// and not called until it has returned.
+	// without an answer by then are unknown. If Publish panics, or returns a wrong number of outcomes, the whole batch
+	// is unknown. A sink that does not return within two seconds is faulty: it is stopped, and not called until it has
+	// returned.
 	Publish(ctx context.Context, batch []Message) []error
 
 	// Probe returns nil if the broker can be published to, and publishes nothing.

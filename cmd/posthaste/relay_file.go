@@ -38,14 +38,16 @@ type relayConfig struct {
 
 type routeSpec struct {
 	// a topic; order.* for all topics that begin with "order."; or * for every topic
-	Topics      []text `yaml:"topics"`
-	To          string `yaml:"to"`          // name of the sink
-	Destination string `yaml:"destination"` // template of the destination: subject, topic, exchange, stream, path
+	Topics []text `yaml:"topics"`
+	To     string `yaml:"to"` // name of the sink
+	// template of the destination: subject, topic, exchange, stream, path (default: {topic}, or the preset's)
+	Destination string `yaml:"destination"`
 	// how messages carry the attributes of CloudEvents 1.0: binary, structured or off (default: binary)
 	CloudEvents relay.CloudEvents `yaml:"cloudEvents"`
 	// what happens to later messages of the key when the broker refuses one: hold, skip, park or drop (default: hold)
 	OnRefused relay.OnRefused `yaml:"onRefused"`
-	// topics, destination and format for the events of streamed jobs: posthaste or trellis (default: none)
+	// topics, destination and format that another system defines: debezium for all events; posthaste or trellis for
+	// those of streamed jobs (default: none)
 	Preset relay.Preset `yaml:"preset"`
 }
 
