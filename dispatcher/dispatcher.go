@@ -148,7 +148,10 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatement
 		waker: newWaker(), concurrency: concurrency, claimBytes: p.claimBytes,
 		busy: p.metrics.busy.WithLabelValues(name),
 	}
-	w := newWorkers(p, c, newPauseCheck(p, name, d.db), newOutages(p, name, c.waker), d.settler.ended, &d.running)
+	pause := &limit.PauseCheck{
+		Queue: name, DB: d.db, Context: p.handlerContext, Timeout: hintTimeout, Notice: noticeWithin,
+	}
+	w := newWorkers(p, c, pause, newOutages(p, name, c.waker), d.settler.ended, &d.running)
 	claims := &claims{
 		common: p, queue: name, waker: c.waker, recorder: d.recorder, handlers: d.callerPool,
 	}

@@ -61,14 +61,14 @@ package dispatcher
 //	loop.go         claims for one queue: when to look, what to ask for, how long to sleep
 //	search.go       looks for due jobs that claims do not reach, because a snapshot keeps too many dead entries
 //	claim.go        one claim: leases jobs, gives them to the workers, and looks for those whose answer was lost
-//	internal/limit  the limits that operators have set for the queue, and how much of them is used
+//	internal/limit  the limits that operators have set for the queue, and how much of them is used; whether a claimed
+//	                job may still start, or its queue has been paused
 //	reservation.go  the job that a producer in the same program is about to commit, claimed by its commit
 //	claims.go       the claiming statements, and the attempts made from what they lease
 //	batches.go      gathers jobs that are handled together
 //	workers.go      the workers, which run claimed jobs or give them back
 //	internal/buffer the claimed jobs that wait for a worker, and which of them a worker takes
 //	handler_call.go one attempt: the handler's context, its panics, its outcome
-//	pause.go        whether a claimed job may still start, or its queue has been paused
 //	outage.go       kinds that wait because their dependency is unavailable
 //	capacity.go     how many jobs a queue holds here, and how many more it should claim
 //	settle.go       gathers outcomes and stores them, however long the database is unavailable

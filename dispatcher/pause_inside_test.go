@@ -4,9 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/posthaste-dev/posthaste/dispatcher/internal/lease"
+	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
-	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
 // The database hangs: each look at the queue ends without an answer. If every worker waited for one, a worker would
@@ -15,7 +14,7 @@ func TestWorkersDoNotWaitForADatabaseThatHangs(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	d := atRest(t, db, t.Output())
-	check := newPauseCheck(d.common, "default", sqlgen.New(db))
+	check := d.queues[engine.DefaultQueue].workers.pause
 	tx, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -25,7 +24,7 @@ func TestWorkersDoNotWaitForADatabaseThatHangs(t *testing.T) {
 	}
 	began := time.Now()
 	for range 3 {
-		if !check.mayStart(&attempt{lease: lease.Lease{Claimed: began.Add(-time.Minute)}}) {
+		if !check.MayStart(began.Add(-time.Minute)) {
 			t.Fatal("the job may not start")
 		}
 		time.Sleep(hintTimeout / 2)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/buffer"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/limit"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 )
@@ -16,14 +17,14 @@ const staleAfter = 2 * time.Second
 type workers struct {
 	*common
 	capacity *capacity
-	pause    *pauseCheck
+	pause    *limit.PauseCheck
 	outages  *outages
 	ended    chan<- *attempt // outcomes to settle
 	running  *sync.WaitGroup
 	buffer   *buffer.Buffer[*attempt]
 }
 
-func newWorkers(p *common, c *capacity, pause *pauseCheck, outages *outages, ended chan<- *attempt,
+func newWorkers(p *common, c *capacity, pause *limit.PauseCheck, outages *outages, ended chan<- *attempt,
 	running *sync.WaitGroup,
 ) *workers {
 	return &workers{
@@ -50,7 +51,7 @@ func (w *workers) close() {
 // continues.
 func (w *workers) work(wasOther bool) {
 	for a, other, ok := w.buffer.Next(wasOther); ok; a, other, ok = w.buffer.Next(other) {
-		if !w.pause.mayStart(a) || !w.outages.mayRun(a) {
+		if !w.pause.MayStart(a.lease.Claimed) || !w.outages.mayRun(a) {
 			w.giveBack(a)
 			continue
 		}
