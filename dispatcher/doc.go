@@ -55,8 +55,8 @@ package dispatcher
 // Each file uses only files listed below it; read them in this order.
 //
 //	inline.go       the parts without their goroutines, for package outboxtest
-//	life.go         Run: the goroutines, and the order in which they end; what a program may ask of it meanwhile, and the
-//	                dispatcher's row in the list of workers
+//	life.go         Run: the goroutines, and the order in which they end; what a program may ask of it meanwhile
+//	internal/presence  the dispatcher's row in the list of workers
 //	dispatcher.go   what a program creates: the settings and their validation, and the parts
 //	loop.go         claims for one queue: when to look, what to ask for, how long to sleep
 //	search.go       looks for due jobs that claims do not reach, because a snapshot keeps too many dead entries

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/presence"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
@@ -154,7 +155,7 @@ func (d *Dispatcher) begin(ctx, afterJobs context.Context, endAfterJobs func()) 
 	settlement := slices.Repeat([]func(){d.settler.run}, settlers)
 	settlement = append(settlement,
 		func() { d.leases.WatchCancellations(afterJobs) },
-		func() { heartbeat(afterJobs, d.common, d.db, d.Presence(), d.config.Listening) })
+		func() { d.showPresence(afterJobs) })
 	return []stage{
 		start(func() {}, claims...), // they end with ctx
 		{d.endWorkers, d.running.Wait},
@@ -293,6 +294,21 @@ func (d *Dispatcher) Presence() Presence {
 	return p
 }
 
+// showPresence keeps the dispatcher's row in the list of workers until ctx ends.
+func (d *Dispatcher) showPresence(ctx context.Context) {
+	p := d.Presence()
+	row := sqlgen.ShowWorkerParams{
+		Worker: p.Worker, Version: p.Version, Kinds: p.Kinds, Queues: slices.Sorted(maps.Keys(p.Queues)),
+	}
+	for _, queue := range row.Queues {
+		row.Concurrency = append(row.Concurrency, int32(p.Queues[queue]))
+	}
+	presence.Keep(ctx, presence.Config{
+		DB: d.db, Row: row, Listening: d.config.Listening, Notice: noticeWithin, Timeout: statementTimeout,
+		Last: d.common.boundHint,
+	})
+}
+
 type floorStatement interface {
 	ReadFloor(context.Context) (sqlgen.ReadFloorRow, error)
 }
@@ -318,42 +334,4 @@ func awaitFloor(ctx context.Context, p *common, db floorStatement) error {
 		return fmt.Errorf("dispatcher: %w", tooOld)
 	}
 	return nil
-}
-
-const (
-	heartbeatInterval = time.Minute     // between two heartbeats
-	retryHeartbeat    = 5 * time.Second // after one that failed
-)
-
-type heartbeatStatements interface {
-	ShowWorker(context.Context, sqlgen.ShowWorkerParams) error
-	RemoveWorker(context.Context, string) error
-}
-
-// heartbeat keeps the dispatcher's row in outbox.workers until ctx ends, and then removes it. The row shows within
-// noticeWithin whether the listener listens. No failure is logged: failed claims are, and only the list that operators
-// see depends on the row.
-func heartbeat(ctx context.Context, c *common, db heartbeatStatements, p Presence, listening func() bool) {
-	row := sqlgen.ShowWorkerParams{
-		Worker: p.Worker, Version: p.Version, Kinds: p.Kinds, Queues: slices.Sorted(maps.Keys(p.Queues)),
-	}
-	for _, queue := range row.Queues {
-		row.Concurrency = append(row.Concurrency, int32(p.Queues[queue]))
-	}
-	var said time.Time
-	show := func(now time.Time) {
-		if listens := listening(); listens != row.Hearing || now.Sub(said) >= heartbeatInterval {
-			row.Hearing, said = listens, now
-			bound, cancel := bounded(ctx)
-			defer cancel()
-			if db.ShowWorker(bound, row) != nil {
-				said = now.Add(retryHeartbeat - heartbeatInterval)
-			}
-		}
-	}
-	show(time.Now())
-	backoff.Every(ctx, noticeWithin, show)
-	bound, cancel := c.boundHint()
-	defer cancel()
-	_ = db.RemoveWorker(bound, row.Worker)
 }
