@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/circuit"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/lease"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/limit"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/promote"
@@ -28,6 +29,7 @@ type claimer struct {
 	limiter *limit.Limiter
 
 	capacity *capacity
+	circuits *circuit.Circuits
 	sched    *scheduler.Scheduler
 	keyed    *scheduler.Keyed
 	workers  *workers

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/circuit"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/lease"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/limit"
@@ -148,10 +149,14 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatement
 		waker: newWaker(), concurrency: concurrency, claimBytes: p.claimBytes,
 		busy: p.metrics.busy.WithLabelValues(name),
 	}
+	circuits := circuit.New(circuit.Config{
+		Queue: name, Kinds: p.kinds, Poke: c.poke, Health: p.health, Context: p.handlerContext,
+		Unavailable: p.metrics.unavailable,
+	})
 	pause := &limit.PauseCheck{
 		Queue: name, DB: d.db, Context: p.handlerContext, Timeout: hintTimeout, Notice: noticeWithin,
 	}
-	w := newWorkers(p, c, pause, newOutages(p, name, c.waker), d.settler.ended, &d.running)
+	w := newWorkers(p, c, pause, circuits, d.settler.ended, &d.running)
 	claims := &claims{
 		common: p, queue: name, waker: c.waker, recorder: d.recorder, handlers: d.callerPool,
 	}
@@ -162,7 +167,7 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatement
 			Timeout: statementTimeout, Notice: noticeWithin, OK: p.health.OK,
 			Reached: func(limit string) { p.metrics.atLimit.WithLabelValues(name, limit).Inc() },
 		},
-		capacity: c, sched: scheduler.New(concurrency), keyed: scheduler.NewKeyed(maxBatch), workers: w, batches: newBatches(w),
+		capacity: c, circuits: circuits, sched: scheduler.New(concurrency), keyed: scheduler.NewKeyed(maxBatch), workers: w, batches: newBatches(w),
 		reserved: &reserved{common: p, capacity: c, workers: w, leases: d.leases, claims: claims},
 		leases:   d.leases, promoter: d.promoter, peers: d.peers,
 	}, searchTurn)
@@ -181,7 +186,7 @@ func (d *Dispatcher) offer(promoted []sqlgen.PromoteKeysRow) (elsewhere bool) {
 	here := map[*loop]int{}
 	for _, job := range promoted {
 		q := d.queues[job.Queue]
-		if q == nil || d.common.routes[job.Kind] == nil || !q.workers.outages.isAvailable(job.Kind) {
+		if q == nil || d.common.routes[job.Kind] == nil || !q.circuits.IsAvailable(job.Kind) {
 			elsewhere = true
 			continue
 		}

@@ -69,7 +69,7 @@ package dispatcher
 //	workers.go      the workers, which run claimed jobs or give them back
 //	internal/buffer the claimed jobs that wait for a worker, and which of them a worker takes
 //	handler_call.go one attempt: the handler's context, its panics, its outcome
-//	outage.go       kinds that wait because their dependency is unavailable
+//	internal/circuit  kinds that wait because their dependency is unavailable
 //	capacity.go     how many jobs a queue holds here, and how many more it should claim
 //	settle.go       gathers outcomes and stores them, however long the database is unavailable
 //	store.go        the settling statements, for each kind of outcome

@@ -241,14 +241,14 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 
 // reserve keeps a worker for a single job that the attached producer is about to commit. It returns nil if the job is
 // to be claimed in the ordinary way: while the queue has jobs in hand, while another reservation is under way, or if
-// this process has no handler for the kind, or handles it in batches. It never blocks; a caller that gets a reservation
-// must end it.
+// this process has no handler for the kind, handles it in batches, or has found its dependency unavailable. It never
+// blocks; a caller that gets a reservation must end it.
 func (d *Dispatcher) reserve(kind, queue string, id [16]byte) engine.Reservation {
 	if !d.common.phase.isClaiming() {
 		return nil
 	}
 	q, r := d.queues[queue], d.common.routes[kind]
-	if q == nil || r == nil || r.many != nil || !q.reserved.reserve(id) {
+	if q == nil || r == nil || r.many != nil || !q.circuits.IsAvailable(kind) || !q.reserved.reserve(id) {
 		return nil
 	}
 	return q.reserved
@@ -267,7 +267,7 @@ func (d *Dispatcher) Outages() (all []Outage) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.config.Queues)) {
 		for _, kind := range d.common.kinds {
-			if since, lasts := d.queues[name].workers.outages.of[kind].Since(); lasts {
+			if since, lasts := d.queues[name].circuits.Of(kind).Since(); lasts {
 				all = append(all, Outage{name, kind, since})
 			}
 		}

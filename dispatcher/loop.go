@@ -14,6 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
+	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -240,7 +241,7 @@ func (l *loop) planFor(most int) scheduler.Plan {
 	p := l.places()
 	p.Room = min(p.Room, most)
 	made := l.sched.Plan(time.Now(), p, l.keyed.OfferedOf())
-	made.Kinds = l.workers.outages.claimable()
+	made.Kinds = l.circuits.Claimable()
 	return made
 }
 
@@ -248,19 +249,20 @@ func (l *loop) places() scheduler.Places { return l.capacity.places(l.workers.bu
 
 // probeKinds claims a job of each kind whose probe is due.
 func (l *loop) probeKinds(ctx context.Context) error {
-	if l.workers.outages.back.Swap(false) {
+	if l.circuits.Back() {
 		l.sched.StartFromFront()
 		l.nextClaimMost = firstBatch // the dependency may soon be unavailable again
 	}
 	l.probeWaits = false
-	if l.workers.outages.some.Load() == 0 {
-		return nil
-	}
 	for _, kind := range l.kinds {
+		circuit := l.circuits.Of(kind)
+		if circuit.State() == outage.Closed {
+			continue
+		}
 		if l.probeWaits = l.capacity.room() == 0; l.probeWaits {
 			return nil
 		}
-		if circuit := l.workers.outages.of[kind]; circuit.Probe() {
+		if circuit.Probe() {
 			started := time.Now()
 			probe := l.sched.Probe()
 			probe.Kinds = []string{kind}
@@ -290,7 +292,7 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 		for _, at := range from {
 			p.AskedFrom = append(p.AskedFrom, pgTime(at))
 		}
-		p.Kinds = l.workers.outages.claimable()
+		p.Kinds = l.circuits.Claimable()
 	}
 	if coversGaps {
 		plain, keyed := s.Gaps(false), s.Gaps(true)

@@ -197,13 +197,16 @@ func TestWhatIsClaimedAheadGoesBackInAnOutage(t *testing.T) {
 }
 
 // A job that waits in an outage has all of its attempts, also after a stop; and the commit of a producer in the same
-// program does not claim its job meanwhile.
+// program does not claim its job meanwhile, but claims one of another kind.
 func TestWhatWaitsInAnOutage(t *testing.T) {
 	const jobs = 500
 	var f fragile
 	f.away.Store(true)
+	mux := new(Mux)
+	Handle(mux, f.handle)
+	mux.HandleRaw(small{}.Kind(), ignore)
 	var store *memoryStore
-	inMemory(t, 64, f.handle, Config{}, func(r rig) {
+	inMemoryOf(t, 64, mux, Config{}, func(r rig) {
 		store = r.memoryStore
 		r.add(outbox.RootTenant, jobs, 0)
 		r.capacity.poke()
@@ -214,6 +217,11 @@ func TestWhatWaitsInAnOutage(t *testing.T) {
 		if reservation := r.dispatcher.reserve(tiny{}.Kind(), engine.DefaultQueue, outbox.NewID()); reservation != nil {
 			reservation.Failed(false)
 			t.Error("a commit would claim a job of a kind that is unavailable")
+		}
+		if reservation := r.dispatcher.reserve(small{}.Kind(), engine.DefaultQueue, outbox.NewID()); reservation != nil {
+			reservation.Failed(false)
+		} else {
+			t.Error("a commit would not claim a job of a kind that is available")
 		}
 	})
 	if n := len(store.jobs); n != jobs {
@@ -241,10 +249,9 @@ func TestAPromotedJobWhoseKindIsUnavailableIsOfferedToOthers(t *testing.T) {
 		d.compose(t.Context(), nil, nil)
 		d.common.phase.Store(claiming)
 		q := d.queues[engine.DefaultQueue]
-		for away := q.workers.outages.of[tiny{}.Kind()]; !away.Away(false, 0); { // until it is open
+		for away := q.circuits.Of(tiny{}.Kind()); !away.Away(false, 0); { // until it is open
 			continue
 		}
-		q.workers.outages.some.Add(1)
 		promoted := func(kind string) []sqlgen.PromoteKeysRow {
 			return []sqlgen.PromoteKeysRow{{ID: pgvalue.UUID(outbox.NewID()), TenantID: pgvalue.UUID(tenant), Queue: engine.DefaultQueue, Key: "k", Kind: kind}}
 		}

@@ -46,10 +46,9 @@ const (
 	noneStarts           // no reservation begins, and a job that is reserved but has not started does not start
 )
 
-// reserve is Dispatcher.reserve for a kind that this process handles, and not in batches.
+// reserve is Dispatcher.reserve for a kind that this process handles, and not in batches, and that is available.
 func (r *reserved) reserve(id outbox.ID) bool {
-	if r.capacity.limits.Known() || r.capacity.inHand.Load() != 0 || r.capacity.refused.Load() != 0 ||
-		r.workers.outages.some.Load() != 0 {
+	if r.capacity.limits.Known() || r.capacity.inHand.Load() != 0 || r.capacity.refused.Load() != 0 {
 		return false
 	}
 	r.mu.Lock()

@@ -38,7 +38,7 @@ func (s *searches) next(ctx context.Context) {
 		s.learn(ctx, answer)
 	default:
 	}
-	kinds := s.workers.outages.claimable()
+	kinds := s.circuits.Claimable()
 	if len(kinds) == 0 || s.keyed.Offered()+s.sched.Unclaimed() >= maxBatch { // claims have enough to look at
 		return
 	}

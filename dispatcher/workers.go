@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/buffer"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/circuit"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/limit"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
@@ -18,17 +19,17 @@ type workers struct {
 	*common
 	capacity *capacity
 	pause    *limit.PauseCheck
-	outages  *outages
+	circuits *circuit.Circuits
 	ended    chan<- *attempt // outcomes to settle
 	running  *sync.WaitGroup
 	buffer   *buffer.Buffer[*attempt]
 }
 
-func newWorkers(p *common, c *capacity, pause *limit.PauseCheck, outages *outages, ended chan<- *attempt,
+func newWorkers(p *common, c *capacity, pause *limit.PauseCheck, circuits *circuit.Circuits, ended chan<- *attempt,
 	running *sync.WaitGroup,
 ) *workers {
 	return &workers{
-		common: p, capacity: c, pause: pause, outages: outages, ended: ended, running: running,
+		common: p, capacity: c, pause: pause, circuits: circuits, ended: ended, running: running,
 		buffer: buffer.New(c.concurrency, c.concurrency/scheduler.ExpressPart, (*attempt).bufferedAt),
 	}
 }
@@ -51,7 +52,7 @@ func (w *workers) close() {
 // continues.
 func (w *workers) work(wasOther bool) {
 	for a, other, ok := w.buffer.Next(wasOther); ok; a, other, ok = w.buffer.Next(other) {
-		if !w.pause.MayStart(a.lease.Claimed) || !w.outages.mayRun(a) {
+		if !w.mayRun(a) {
 			w.giveBack(a)
 			continue
 		}
@@ -72,10 +73,19 @@ func (w *workers) work(wasOther bool) {
 	}
 }
 
+// mayRun reports whether a job that waited for a worker may run, and notes whether it is a probe.
+func (w *workers) mayRun(a *attempt) (ok bool) {
+	if !w.pause.MayStart(a.lease.Claimed) {
+		return false
+	}
+	ok, a.probe = w.circuits.Admit(a.job.Kind)
+	return ok
+}
+
 // hand sends a finished attempt to the settler, after its last report if it made any.
 func (w *workers) hand(a *attempt) {
 	a.lease.HandlerReturned()
-	w.outages.noteOutcome(a)
+	w.circuits.Note(a.job.Kind, a.probe, a.outcome, a.err)
 	if !a.reports.End() {
 		w.ended <- a
 	}

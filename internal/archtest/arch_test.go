@@ -51,9 +51,10 @@ var allowed = map[string]string{
 	"inbox":                        "internal/engine outbox internal/sqlgen internal/pgsession internal/invalid",
 	"protect":                      "internal/durable internal/engine outbox",
 	"await":                        "protect outbox listener internal/engine internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
-	"dispatcher":                   "protect outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/invalid internal/outage internal/outcome internal/pgsession internal/pgvalue internal/release dispatcher/internal/buffer dispatcher/internal/slot dispatcher/internal/health dispatcher/internal/lease dispatcher/internal/limit dispatcher/internal/presence dispatcher/internal/promote dispatcher/internal/report dispatcher/internal/scheduler",
+	"dispatcher":                   "protect outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/invalid internal/outage internal/outcome internal/pgsession internal/pgvalue internal/release dispatcher/internal/buffer dispatcher/internal/circuit dispatcher/internal/slot dispatcher/internal/health dispatcher/internal/lease dispatcher/internal/limit dispatcher/internal/presence dispatcher/internal/promote dispatcher/internal/report dispatcher/internal/scheduler",
 
 	"dispatcher/internal/buffer":    "",
+	"dispatcher/internal/circuit":   "dispatcher/internal/health internal/outage internal/outcome outbox outbox/codes",
 	"dispatcher/internal/health":    "internal/backoff internal/outage internal/pgsession",
 	"dispatcher/internal/lease":     "dispatcher/internal/health dispatcher/internal/slot internal/backoff internal/clock internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue",
 	"dispatcher/internal/limit":     "outbox internal/sqlgen internal/pgsession internal/pgvalue",

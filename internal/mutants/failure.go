@@ -57,7 +57,7 @@ var failed = []Mutant{
 		Name:      "what is claimed ahead runs into the outage",
 		Breaks:    "thousands of jobs in the buffer are tried though the first few have found the host away",
 		Invariant: "An outage is quiet",
-		Edits:     []Edit{{"dispatcher.outages.mayRun", `	return ok`, `	return ok || true`}},
+		Edits:     []Edit{{"dispatcher.workers.mayRun", `	return ok`, `	return ok || true`}},
 		Checks:    []Check{test("dispatcher", "TestWhatIsClaimedAheadGoesBackInAnOutage", "were tried after the host had gone")},
 	},
 	{
@@ -72,7 +72,7 @@ var failed = []Mutant{
 		Name:      "a dead target stops the kind",
 		Breaks:    "one customer's dead webhook holds up those of all others",
 		Invariant: "An outage is quiet",
-		Edits:     []Edit{{"dispatcher.findingOf", `unavailable.OfTarget`, `unavailable.OfTarget && false`}},
+		Edits:     []Edit{{"dispatcher/internal/circuit.findingOf", `unavailable.OfTarget`, `unavailable.OfTarget && false`}},
 		Checks:    []Check{test("dispatcher", "TestATargetIsAwayForItsOwnJobs", "all of the other targets run")},
 	},
 	{

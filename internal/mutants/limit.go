@@ -56,7 +56,7 @@ var limit = []Mutant{
 		Name:      "what is claimed starts whatever happens",
 		Breaks:    "what was claimed ahead, or gathered, starts long after its queue was paused",
 		Invariant: "A queue's limits hold across all processes",
-		Edits:     []Edit{{"dispatcher.workers.work", `!w.pause.MayStart(a.lease.Claimed)`, `false`}},
+		Edits:     []Edit{{"dispatcher.workers.mayRun", `!w.pause.MayStart(a.lease.Claimed)`, `false`}},
 		Checks: []Check{
 			test("dispatcher", "TestNothingStartsASecondAfterAPause", "after the pause"),
 			test("dispatcher", "TestABatchOfAPausedQueueGoesBack", "while the queue was paused"),

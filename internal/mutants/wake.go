@@ -171,7 +171,7 @@ var wake = []Mutant{
 		Name:      "a promoted job is offered to a process that cannot run it",
 		Breaks:    "a job whose kind is unavailable to the process that promotes it waits for the others' poll",
 		Invariant: "No key is stuck",
-		Edits:     []Edit{{"dispatcher.Dispatcher.offer", ` || !q.workers.outages.isAvailable(job.Kind)`, ``}},
+		Edits:     []Edit{{"dispatcher.Dispatcher.offer", ` || !q.circuits.IsAvailable(job.Kind)`, ``}},
 		Checks:    []Check{test("dispatcher", "TestAPromotedJobWhoseKindIsUnavailableIsOfferedToOthers", "want others only")},
 	},
 }
