@@ -26,7 +26,7 @@ type attempt struct {
 	job      *outbox.Claimed
 	lease    lease.Lease
 	route    *route
-	waker    *waker            // of the job's queue
+	capacity *capacity         // of the job's queue
 	tenant   *scheduler.Tenant // the tenant that the job counts against; nil if none
 	arrived  time.Time         // when the claim's answer arrived; the wait for a worker counts from here
 	deadline time.Time         // the job's deadline by the monotonic clock; zero if it has none

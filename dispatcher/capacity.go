@@ -6,7 +6,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/limit"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/wake"
 )
 
 const (
@@ -18,7 +20,9 @@ const (
 
 // capacity counts the jobs of a queue that this process holds, and computes how many more it should claim.
 type capacity struct {
-	*waker
+	*wake.Waker
+	limits       limit.State  // of the queue
+	refused      atomic.Int64 // outcomes of the queue that the database refuses for now: see most
 	concurrency  int
 	claimBytes   int        // of a claim's payloads
 	seats        func() int // of the batches that wait for more jobs; nil if no kind is handled in batches
@@ -81,7 +85,14 @@ func (c *capacity) finished(took time.Duration) {
 	}
 	c.inHand.Add(-1)
 	if c.waitsForRoom.Load() && c.room() > 0 && c.waitsForRoom.CompareAndSwap(true, false) {
-		c.roomMade()
+		c.RoomMade()
+	}
+}
+
+// jobEnded makes a queue of which as many jobs run as may look again, because there is room.
+func (c *capacity) jobEnded() {
+	if c.limits.Reached() {
+		c.RoomMade()
 	}
 }
 

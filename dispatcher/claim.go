@@ -262,7 +262,7 @@ func (c *claimer) returnOrphans(ctx context.Context) error {
 		c.health.Complain(ctx, "jobs of a claim that was cut off not given back", err, slog.String("queue", c.queue))
 	}
 	if n > 0 {
-		c.capacity.poke()
+		c.capacity.Poke()
 		c.peers.notify()
 		c.log.LogAttrs(ctx, slog.LevelInfo, "jobs of a claim that was cut off given back",
 			slog.String("queue", c.queue), slog.Int64("jobs", n))

@@ -74,7 +74,7 @@ func (t *tally) read(rows pgx.Rows, queue string) error {
 type claims struct {
 	*common
 	queue    string
-	waker    *waker
+	capacity *capacity
 	recorder *report.Recorder
 	handlers outbox.Beginner // handlers begin their transactions on it: Claimed.Tx
 
@@ -264,7 +264,7 @@ func (c *claims) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) (*att
 	if hook := a.route.success; hook != nil {
 		kept.FollowUps.Hook = func() engine.Row { return hookRow(job, hook.kind, hook.withResult) }
 	}
-	a.job, a.lease.Job, a.lease.Claimed, a.waker, a.rowAt = job, job, sent, c.waker, row.rowAt
+	a.job, a.lease.Job, a.lease.Claimed, a.capacity, a.rowAt = job, job, sent, c.capacity, row.rowAt
 	a.streamed, a.traced = row.streamed.Valid, c.handlerContext
 	if row.deadline.Valid {
 		// Both are readings of the database's clock, and the claim was sent before the second. So our deadline is early

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/wake"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -44,7 +45,7 @@ func TestOfTooLargeAnAnswerTheFirstJobsAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reader := &claims{common: d.common, waker: newWaker(), recorder: report.NewRecorder(report.Config{})}
+	reader := &claims{common: d.common, capacity: &capacity{Waker: wake.New()}, recorder: report.NewRecorder(report.Config{})}
 	payload := make([]byte, bound+1)
 	for name, c := range map[string]struct {
 		sizes []int

@@ -81,7 +81,7 @@ func settleAmongLostLeases(t *testing.T, result error) {
 		for _, id := range []outbox.ID{ids[3], ids[1]} { // as they ended
 			job := &outbox.Claimed{}
 			job.ID, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts = id, "tiny", 3, 1, 10
-			a := &attempt{job: job, route: d.common.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, err: result}
+			a := &attempt{job: job, route: d.common.routes["tiny"], capacity: d.queues[engine.DefaultQueue].capacity, err: result}
 			a.outcome, _ = a.route.config.policy().Decide(job, result, nil)
 			batch = append(batch, a)
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/slot"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/wake"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -146,11 +147,11 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatement
 ) *loop {
 	p := d.common
 	c := &capacity{
-		waker: newWaker(), concurrency: concurrency, claimBytes: p.claimBytes,
+		Waker: wake.New(), concurrency: concurrency, claimBytes: p.claimBytes,
 		busy: p.metrics.busy.WithLabelValues(name),
 	}
 	circuits := circuit.New(circuit.Config{
-		Queue: name, Kinds: p.kinds, Poke: c.poke, Health: p.health, Context: p.handlerContext,
+		Queue: name, Kinds: p.kinds, Poke: c.Poke, Health: p.health, Context: p.handlerContext,
 		Unavailable: p.metrics.unavailable,
 	})
 	pause := &limit.PauseCheck{
@@ -158,7 +159,7 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatement
 	}
 	w := newWorkers(p, c, pause, circuits, d.settler.ended, &d.running)
 	claims := &claims{
-		common: p, queue: name, waker: c.waker, recorder: d.recorder, handlers: d.callerPool,
+		common: p, queue: name, capacity: c, recorder: d.recorder, handlers: d.callerPool,
 	}
 	return newLoop(&claimer{
 		common: p, queue: name, db: db, claims: claims,
@@ -167,7 +168,8 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatement
 			Timeout: statementTimeout, Notice: noticeWithin, OK: p.health.OK,
 			Reached: func(limit string) { p.metrics.atLimit.WithLabelValues(name, limit).Inc() },
 		},
-		capacity: c, circuits: circuits, sched: scheduler.New(concurrency), keyed: scheduler.NewKeyed(maxBatch), workers: w, batches: newBatches(w),
+		capacity: c, circuits: circuits, sched: scheduler.New(concurrency), keyed: scheduler.NewKeyed(maxBatch),
+		workers: w, batches: newBatches(w),
 		reserved: &reserved{common: p, capacity: c, workers: w, leases: d.leases, claims: claims},
 		leases:   d.leases, promoter: d.promoter, peers: d.peers,
 	}, searchTurn)
@@ -176,7 +178,7 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatement
 // pokeAll makes every queue look for jobs.
 func (d *Dispatcher) pokeAll() {
 	for _, q := range d.queues {
-		q.capacity.poke()
+		q.capacity.Poke()
 	}
 }
 
@@ -197,7 +199,7 @@ func (d *Dispatcher) offer(promoted []sqlgen.PromoteKeysRow) (elsewhere bool) {
 		// If this process no longer claims, isClaiming reports it here; if it stops claiming after this check,
 		// endWorkers notifies the others after the last claim.
 		elsewhere = elsewhere || !d.common.phase.isClaiming() || q.capacity.room() < n
-		q.capacity.roomMade()
+		q.capacity.RoomMade()
 	}
 	return elsewhere
 }

@@ -70,7 +70,6 @@ package dispatcher
 //	internal/buffer the claimed jobs that wait for a worker, and which of them a worker takes
 //	handler_call.go one attempt: the handler's context, its panics, its outcome
 //	internal/circuit  kinds that wait because their dependency is unavailable
-//	capacity.go     how many jobs a queue holds here, and how many more it should claim
 //	settle.go       gathers outcomes and stores them, however long the database is unavailable
 //	store.go        the settling statements, for each kind of outcome
 //	report.go       counts and logs the ends of attempts, and notifies other processes and waiting callers
@@ -82,8 +81,10 @@ package dispatcher
 //	protect.go      opens sealed payloads
 //	trace.go        the span of an attempt or a batch, if the program uses package tracing
 //	attempt.go      one claimed job, or a batch of them, on its way through the process
+//	capacity.go     how many jobs a queue holds here, and how many more it should claim
+//	internal/wake   makes a claim loop look again, and paces looks that find nothing
 //	common.go       what all parts have in common
-//	waker.go        makes a claim loop look again, and paces looks that find nothing; one NOTIFY for many events
+//	notifier.go     one NOTIFY for many events
 //	mux.go          the handler of each kind
 //	outcome.go      what a handler may return, the settings for a kind's attempts, and backoff policies;
 //	                internal/outcome decides what becomes of its job

@@ -37,7 +37,7 @@ func TestTimeouts(t *testing.T) {
 				job := newJob(tiny{}.Kind(), outbox.RootTenant, 0, "")
 				job.Timeout = c.ofJob
 				r.put(job)
-				r.capacity.poke()
+				r.capacity.Poke()
 				r.sleep(2 * time.Hour)
 				if n := r.ended(outbox.Retrying, codes.Timeout); n != 1 || !errors.Is(cause, ErrTimeout) {
 					t.Fatalf("%d attempts have run out of time, want 1; cause = %v, want ErrTimeout", n, cause)
@@ -93,7 +93,7 @@ func TestAHandlersBugCostsItsOwnJobOnly(t *testing.T) {
 					}
 					r.put(job)
 				}
-				r.capacity.poke()
+				r.capacity.Poke()
 				r.sleep(time.Minute)
 				r.wantDone(t, 15)
 				if n := r.ended(outbox.Dead, bug.code); n != 5 {
@@ -133,7 +133,7 @@ func TestAHandlerThatOutlivesItsTimeIsReported(t *testing.T) {
 				r.addAt(lingers, outbox.RootTenant, "")
 				r.addAt(exits, outbox.RootTenant, "")
 				late := r.jobs[slices.IndexFunc(r.jobs, func(job *outbox.Claimed) bool { return job.Priority == lingers })]
-				r.capacity.poke()
+				r.capacity.Poke()
 				r.sleep(30 * time.Second)
 				if text := log.String(); strings.Count(text, "msg=handler_overrun") != 1 || !strings.Contains(text, "event=handler_overrun job_id="+late.ID.String()) {
 					t.Errorf("logged %s, want one line about the job %s", text, late.ID)

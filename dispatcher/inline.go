@@ -12,6 +12,7 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/promote"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/wake"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
@@ -133,7 +134,8 @@ func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *re
 		front:      true, kinds: []string{f.Kind}, room: room, limits: true,
 	}
 	claims := &claims{
-		common: i.d.common, queue: f.Queue, waker: newWaker(), recorder: recorder, handlers: i.handlers,
+		common: i.d.common, queue: f.Queue, capacity: &capacity{Waker: wake.New()}, recorder: recorder,
+		handlers: i.handlers,
 	}
 	bound, cancel := bounded(ctx)
 	defer cancel()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/presence"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/wake"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
@@ -220,12 +221,12 @@ func (d *Dispatcher) wake() { d.producerWake.Set() }
 func (d *Dispatcher) fanOut(ctx context.Context) {
 	others := d.config.Wake
 	for {
-		poke := (*waker).poke
+		poke := (*wake.Waker).Poke
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.producerWake:
-			poke = (*waker).pokeOwn
+			poke = (*wake.Waker).PokeOwn
 		case _, open := <-others:
 			if !open {
 				others = nil
@@ -234,7 +235,7 @@ func (d *Dispatcher) fanOut(ctx context.Context) {
 		}
 		d.leases.Poke()
 		for _, q := range d.queues {
-			poke(q.capacity.waker)
+			poke(q.capacity.Waker)
 		}
 	}
 }

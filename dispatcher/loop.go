@@ -13,6 +13,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/wake"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/outage"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
@@ -31,14 +32,14 @@ const (
 // loop is the claim loop of a queue, and the only goroutine of this process that claims from it.
 type loop struct {
 	*claimer
-	pace pace
+	pace wake.Pace
 	tick <-chan time.Time // each second: there may be jobs to give back
 
 	// Only the loop uses the following fields.
-	claimed       int    // by the last drain
-	answered      wakeUp // that the last drain has looked for
-	probeWaits    bool   // a kind is unavailable, and there was no room for a probe
-	nextClaimMost int    // jobs that the next claim may ask for
+	claimed       int     // by the last drain
+	answered      wake.By // that the last drain has looked for
+	probeWaits    bool    // a kind is unavailable, and there was no room for a probe
+	nextClaimMost int     // jobs that the next claim may ask for
 
 	searches searches
 }
@@ -46,7 +47,7 @@ type loop struct {
 func newLoop(c *claimer, searchTurn chan struct{}) *loop {
 	l := &loop{claimer: c, nextClaimMost: firstBatch}
 	l.searches.claimer, l.searches.ended, l.searches.turn = c, make(chan searchAnswer, 1), searchTurn
-	l.pace.ownFinds = true
+	l.pace.OwnFinds = true
 	return l
 }
 
@@ -72,21 +73,21 @@ func (l *loop) run(ctx context.Context) {
 		case now := <-l.tick:
 			l.giveBack(ctx, now)
 			continue
-		case <-l.capacity.wake:
-			if l.capacity.woken.Load() != nobody && !l.pace.wait(ctx, l.capacity.waker) {
+		case <-l.capacity.Signal:
+			if l.capacity.Woken() != wake.Nobody && !l.pace.Wait(ctx, l.capacity.Waker) {
 				return
 			}
 		case now := <-wait.C:
 			l.metrics.polls.Inc()
 			l.sched.SleepEnded(now)
 		}
-		l.claimed, l.answered = 0, nobody
-		l.capacity.hasRoom.Store(false)
+		l.claimed, l.answered = 0, wake.Nobody
+		l.capacity.DrainBegins()
 		next, err := l.drain(ctx)
 		for err != nil && ctx.Err() == nil {
 			l.health.Failed(err)
 			l.health.Complain(ctx, "claim failed", err, slog.String("queue", l.queue))
-			if !health.WaitAtMost(ctx, retry.Next(), l.capacity.wake) { // a listener that is back pokes the queue
+			if !health.WaitAtMost(ctx, retry.Next(), l.capacity.Signal) { // a listener that is back pokes the queue
 				return
 			}
 			answers := l.returnOrphans(ctx) == nil // a small statement
@@ -94,8 +95,8 @@ func (l *loop) run(ctx context.Context) {
 			l.sched.Woken()
 			next, err = l.drain(ctx)
 		}
-		if l.answered != nobody {
-			l.pace.looked(l.answered, l.claimed > 0)
+		if l.answered != wake.Nobody {
+			l.pace.Looked(l.answered, l.claimed > 0)
 		}
 		retry.Reset()
 		wait.Reset(next)
@@ -187,7 +188,7 @@ func (l *loop) drain(ctx context.Context) (time.Duration, error) {
 // notice notes that any flow may have new jobs, if a notification has come or a poll interval has passed since it was
 // noted last.
 func (l *loop) notice() bool {
-	if by := l.capacity.woken.Swap(nobody); by != nobody {
+	if by := l.capacity.Take(); by != wake.Nobody {
 		l.answered = max(l.answered, by)
 	} else if l.pollAfter(time.Now()) > 0 {
 		return false

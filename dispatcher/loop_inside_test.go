@@ -210,7 +210,7 @@ func TestABusyQueueLooksForJobsOfALostClaim(t *testing.T) {
 					}
 				})
 				r.addKeyed(c.tenant, 14_000, 0, c.key)
-				r.capacity.poke()
+				r.capacity.Poke()
 				r.sleep(10 * time.Second)
 				if r.waiting() == 0 {
 					t.Fatal("the drain is over: the test proves nothing")
@@ -250,7 +250,7 @@ func TestTheMeanIsOfHandlersThatWereCalled(t *testing.T) {
 		return nil
 	}, Config{}, func(r rig) {
 		r.add(outbox.RootTenant, 1, 0)
-		r.capacity.poke()
+		r.capacity.Poke()
 		time.Sleep(time.Minute + time.Second)
 		synctest.Wait()
 		if mean := time.Duration(r.capacity.meanWork.Load()); mean != time.Minute {

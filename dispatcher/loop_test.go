@@ -71,7 +71,7 @@ func inMemoryOf(t *testing.T, workers int, mux *Mux, config Config, drive func(r
 		d.common.health.Leave = func(error) {}
 		d.common.phase.Store(claiming)
 		q := d.queues[engine.DefaultQueue]
-		r := rig{&memoryStore{routes: d.common.routes, waker: q.capacity.waker}, q, d, make(chan outbox.ID, 100_000), new([]*attempt)}
+		r := rig{&memoryStore{routes: d.common.routes, capacity: q.capacity}, q, d, make(chan outbox.ID, 100_000), new([]*attempt)}
 		q.claimer.claims, q.db, q.workers.pause.DB = r, r, r
 		ctx, stop := context.WithCancel(t.Context())
 		var all, settling sync.WaitGroup
@@ -116,7 +116,7 @@ func (r rig) settle(a *attempt) {
 	}
 	a.stored = true
 	r.dispatcher.settler.reporter.report([]*attempt{a}, false)
-	a.waker.jobEnded()
+	a.capacity.jobEnded()
 }
 
 // ended returns how many jobs have reached the status, with the code.
@@ -204,7 +204,7 @@ func TestALoopWakesWhenAJobIsDue(t *testing.T) {
 		r.add(numbered(0), 1, 10*time.Minute)
 		r.add(numbered(1), 2, 20*time.Minute)
 		r.add(numbered(2), 1, 20*time.Minute+time.Second)
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(9 * time.Minute)
 		claims, surveys := r.counts()
 		r.sleep(59 * time.Second)
@@ -233,7 +233,7 @@ func TestAJobThatIsLockedWhenItIsDueStartsSoonAfter(t *testing.T) {
 			inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 				r.add(numbered(n), 1, 10*time.Second)
 				r.set(func() { r.locked = map[outbox.ID]bool{r.jobs[0].ID: true} })
-				r.capacity.poke()
+				r.capacity.Poke()
 				r.sleep(5 * time.Second)
 				before, _ := r.counts()
 				r.sleep(15 * time.Second)
@@ -247,7 +247,7 @@ func TestAJobThatIsLockedWhenItIsDueStartsSoonAfter(t *testing.T) {
 				}
 				r.add(numbered(n), 1, time.Second)
 				r.set(func() { r.locked = map[outbox.ID]bool{r.jobs[0].ID: true} })
-				r.capacity.poke()
+				r.capacity.Poke()
 				r.sleep(time.Second)
 				r.set(func() { r.jobs = nil }) // the claim of the other process is committed
 				r.sleep(time.Second)
@@ -289,14 +289,14 @@ func TestANewTenantsJobStartsBesideABacklog(t *testing.T) {
 						}
 					})
 					r.addKeyed(numbered(1), 8_000, 0, key)
-					r.capacity.poke()
+					r.capacity.Poke()
 					r.sleep(time.Second)
 					if r.waiting() == 0 {
 						t.Fatal("the backlog is gone")
 					}
 					began = time.Now()
 					r.addKeyed(numbered(newcomer), 1, 0, key)
-					r.capacity.poke()
+					r.capacity.Poke()
 					r.sleep(500 * time.Millisecond)
 					mu.Lock()
 					defer mu.Unlock()
@@ -338,7 +338,7 @@ func TestClaimsBeginAtTheFrontAsOftenAsTheyMay(t *testing.T) {
 				fronts := 0
 				for range 600 { // a minute
 					r.add(numbered(tenant), 1, 0)
-					r.capacity.poke()
+					r.capacity.Poke()
 					r.sleep(100 * time.Millisecond)
 				}
 				r.set(func() {
@@ -372,7 +372,7 @@ func TestAWakeUpDuringAClaimIsAnsweredByASurvey(t *testing.T) {
 			r.take = func(claimRequest) time.Duration {
 				if late >= 0 {
 					r.add(numbered(late), 1, 0)
-					r.capacity.poke()
+					r.capacity.Poke()
 					late = -1
 				}
 				return time.Millisecond
@@ -382,7 +382,7 @@ func TestAWakeUpDuringAClaimIsAnsweredByASurvey(t *testing.T) {
 			r.sleep(time.Second)
 			late = 2*n + 2
 			r.add(numbered(2*n+1), 1, 0)
-			r.capacity.poke()
+			r.capacity.Poke()
 			r.sleep(200 * time.Millisecond)
 			if len(r.done) != 2*n+2 {
 				t.Fatalf("waited in vain: both jobs run; %d have", len(r.done)-2*n)
@@ -398,16 +398,16 @@ func TestOwnWakeUpsPayWhileTheyFindJobs(t *testing.T) {
 		r.sleep(time.Second) // the look at the start would find the first job, and the wake-up nothing
 		wake := func(jobs int) {
 			r.add(outbox.RootTenant, jobs, 0)
-			r.capacity.pokeOwn()
+			r.capacity.PokeOwn()
 			r.sleep(time.Second)
 		}
-		if wake(1); !r.pace.ownFinds {
+		if wake(1); !r.pace.OwnFinds {
 			t.Error("wake-ups that find jobs are not trusted")
 		}
-		if wake(0); r.pace.ownFinds {
+		if wake(0); r.pace.OwnFinds {
 			t.Error("wake-ups that find nothing are trusted")
 		}
-		if wake(1); !r.pace.ownFinds {
+		if wake(1); !r.pace.OwnFinds {
 			t.Error("a wake-up that found a job is not trusted")
 		}
 	})
@@ -420,13 +420,13 @@ func TestAnOwnWakeUpDuringADrainPays(t *testing.T) {
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		r.set(func() { r.take = func(claimRequest) time.Duration { return time.Millisecond } })
 		r.add(outbox.RootTenant, 500, 0)
-		r.capacity.poke()
+		r.capacity.Poke()
 		time.Sleep(1500 * time.Microsecond) // the second claim is under way
 		r.add(outbox.RootTenant, 1, 0)
-		r.capacity.pokeOwn()
+		r.capacity.PokeOwn()
 		r.sleep(time.Second)
-		if len(r.done) != 501 || !r.pace.ownFinds {
-			t.Errorf("%d jobs are done; wake-ups of the attached producer are trusted: %t", len(r.done), r.pace.ownFinds)
+		if len(r.done) != 501 || !r.pace.OwnFinds {
+			t.Errorf("%d jobs are done; wake-ups of the attached producer are trusted: %t", len(r.done), r.pace.OwnFinds)
 		}
 	})
 }
@@ -448,11 +448,11 @@ func TestATenantsLongJobsLeaveWorkersForOthers(t *testing.T) {
 				return nil
 			}, Config{}, func(r rig) {
 				r.add(numbered(1), 100, 0)
-				r.capacity.poke()
+				r.capacity.Poke()
 				r.sleep(10 * time.Second)
 				began = time.Now()
 				r.add(numbered(lone), 1, 0)
-				r.capacity.poke()
+				r.capacity.Poke()
 				r.sleep(10 * time.Second)
 				select {
 				case waited := <-started:
@@ -474,7 +474,7 @@ func TestUrgentJobIsFoundWhileTheQueueIsIdle(t *testing.T) {
 	inMemory(t, 1, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		for n, priority := range []int{32767, -32768, 1, -1, 300} {
 			r.addAt(priority, outbox.RootTenant, "")
-			r.capacity.poke()
+			r.capacity.Poke()
 			r.sleep(100 * time.Millisecond)
 			if got := len(r.done); got != n+1 {
 				t.Errorf("%d jobs have succeeded, want %d: the last one has priority %d", got, n+1, priority)
@@ -496,7 +496,7 @@ func TestUrgentJobIsFoundWhileTheQueueIsBusy(t *testing.T) {
 		return nil
 	}, Config{}, func(r rig) {
 		r.add(outbox.RootTenant, 3000, 0)
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(200 * time.Millisecond)
 		began = time.Now()
 		r.addAt(9, outbox.RootTenant, "")
@@ -518,7 +518,7 @@ func TestABurstOfWakeUpsFindsEveryJob(t *testing.T) {
 		})
 		for range jobs {
 			r.add(outbox.RootTenant, 1, 0)
-			r.capacity.poke()
+			r.capacity.Poke()
 			r.sleep(100 * time.Microsecond)
 		}
 		r.sleep(time.Second)
@@ -547,7 +547,7 @@ func TestWhatBecomesDueDuringALookStartsInTime(t *testing.T) {
 					due = time.Now().Add(time.Second + gap)
 					r.add(tenant, 1, time.Second)
 					r.add(tenant, 1, time.Second+gap)
-					r.capacity.poke()
+					r.capacity.Poke()
 					r.sleep(3 * time.Second)
 					if got := len(r.done); got != 2*n+2 {
 						t.Fatalf("one that is due %s after the other waits for the poll: %d jobs have succeeded, want %d", gap, got, 2*n+2)
@@ -569,7 +569,7 @@ func TestAFlowThatIsDueTellsWhatIsDueNext(t *testing.T) {
 		for n := range 3 {
 			r.add(numbered(1), 1, 0)
 			r.add(numbered(1), 1, 300*time.Millisecond)
-			r.capacity.poke()
+			r.capacity.Poke()
 			r.sleep(time.Second)
 			if got := len(r.done); got != 2*n+2 {
 				t.Errorf("%d jobs have succeeded, want %d", got, 2*n+2)
@@ -589,10 +589,10 @@ func TestAnAnnouncedJobIsDueBeforeTheNext(t *testing.T) {
 	}, Config{}, func(r rig) {
 		began = time.Now()
 		r.add(numbered(0), 1, 10*time.Minute)
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(time.Minute)
 		r.add(numbered(0), 1, time.Minute)
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(time.Hour)
 		if len(ran) != 2 || ran[0] != 2*time.Minute || ran[1] != 10*time.Minute {
 			t.Errorf("ran after %v, want after 2 and 10 minutes", ran)
@@ -608,7 +608,7 @@ func TestAFarStartDoesNotSpin(t *testing.T) {
 		job := newJob(tiny{}.Kind(), outbox.RootTenant, 0, "")
 		job.RunAt = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 		r.put(job)
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(24 * time.Hour)
 		if claims, surveys := r.counts(); claims > 60 || surveys > 60 {
 			t.Errorf("%d claims and %d surveys in a day of hourly polls", claims, surveys)
@@ -634,7 +634,7 @@ func TestASlowSurveyIsNotBelieved(t *testing.T) {
 		})
 		for n, priority := range []int{10, 5} {
 			r.addAt(priority, outbox.RootTenant, "")
-			r.capacity.poke()
+			r.capacity.Poke()
 			r.sleep(2 * time.Second)
 			if got := len(r.done); got != n+1 || slow {
 				t.Errorf("the job of priority %d has not run within two seconds", priority)
@@ -651,7 +651,7 @@ func TestWhatCameInAnOutageIsFoundAfterIt(t *testing.T) {
 		t.Run(whose, func(t *testing.T) {
 			inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 				r.add(numbered(tenant), 50, 0)
-				r.capacity.poke()
+				r.capacity.Poke()
 				r.sleep(time.Second)
 				r.set(func() {
 					r.away = context.DeadlineExceeded
@@ -660,7 +660,7 @@ func TestWhatCameInAnOutageIsFoundAfterIt(t *testing.T) {
 				})
 				r.add(numbered(tenant), 1, -time.Hour)
 				r.add(numbered(5), 1, 0)
-				r.capacity.poke()
+				r.capacity.Poke()
 				r.sleep(20 * time.Second)
 				r.set(func() { r.away, r.take, r.answer = nil, nil, nil })
 				r.sleep(15 * time.Second)
@@ -689,7 +689,7 @@ func TestABacklogOfOneTenantLeavesRoomForOthers(t *testing.T) {
 					for n := range tenants {
 						r.addKeyed(numbered(n+2), each, 0, key)
 					}
-					r.capacity.poke()
+					r.capacity.Poke()
 					r.sleep(time.Minute)
 					const total = backlog + tenants*each
 					if n := len(r.done); n != total {
@@ -723,7 +723,7 @@ func TestAQueueRunsAsManyJobsAsItHasWorkers(t *testing.T) {
 				return nil
 			}, Config{}, func(r rig) {
 				r.add(outbox.RootTenant, 60, 0)
-				r.capacity.poke()
+				r.capacity.Poke()
 				r.sleep(65 * time.Second)
 				if n := len(r.done); n != 60 || most.Load() != int64(workers) {
 					t.Errorf("in vain: 60 jobs succeed, %d at once; %d have, %d at once", workers, n, most.Load())
@@ -771,7 +771,7 @@ func TestJobsWithAndWithoutKeysTakeTurnsForOnePlace(t *testing.T) {
 					const each = 500
 					r.add(numbered(whose), each, 0)
 					r.addKeyed(numbered(whose), each, 0, "k")
-					r.capacity.poke()
+					r.capacity.Poke()
 					r.sleep(100*takes + takes/2)
 					with, without := keyed.Load(), plain.Load()
 					if n := with + without; n < 50 || n > 2*each-100 || min(with, without) < n/4 {
@@ -794,7 +794,7 @@ func TestTwoBacklogsWithKeysTakeTurns(t *testing.T) {
 	}, Config{}, func(r rig) {
 		r.addKeyed(numbered(1), each, -time.Second, "k")
 		r.addKeyed(numbered(2), each, 0, "k")
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(time.Minute)
 		if n := len(r.done); n != 2*each {
 			t.Fatalf("%d jobs have succeeded, want %d", n, 2*each)
@@ -835,7 +835,7 @@ func TestAJobOvertakesTheBuffer(t *testing.T) {
 				}, Config{}, func(r rig) {
 					slow = make(chan struct{})
 					r.addKeyed(numbered(1), 2000, 0, key)
-					r.capacity.poke()
+					r.capacity.Poke()
 					r.sleep(100 * time.Millisecond)
 					claimed := r.capacity.inHand.Load()
 					if claimed < 200 {
@@ -843,7 +843,7 @@ func TestAJobOvertakesTheBuffer(t *testing.T) {
 					}
 					before = others
 					r.addKeyed(numbered(overtaking), 1, 0, key)
-					r.capacity.poke()
+					r.capacity.Poke()
 					r.sleep(100 * time.Millisecond)
 					close(slow)
 					r.sleep(time.Second)
@@ -872,7 +872,7 @@ func TestStaleBufferGoesBack(t *testing.T) {
 	}, Config{}, func(r rig) {
 		finish = make(chan struct{})
 		r.add(outbox.RootTenant, 300, 0)
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(time.Second)
 		if n := r.capacity.inHand.Load(); n < 20 {
 			t.Fatalf("%d jobs are in hand, want some in the buffer", n)
@@ -905,7 +905,7 @@ func TestNothingStartsASecondAfterAPause(t *testing.T) {
 		return nil
 	}, Config{}, func(r rig) {
 		r.add(outbox.RootTenant, jobs, 0)
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(200 * time.Millisecond)
 		paused, ahead := time.Now(), r.capacity.inHand.Load()
 		if ahead < 50 {
@@ -920,7 +920,7 @@ func TestNothingStartsASecondAfterAPause(t *testing.T) {
 			t.Errorf("%d jobs are still held", n)
 		}
 		r.set(func() { r.paused, resumed = false, true })
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(time.Minute)
 		if n := len(r.done); n != jobs {
 			t.Errorf("%d jobs have succeeded, want %d", n, jobs)
@@ -951,7 +951,7 @@ func TestProbesOfAnOutageGrowRare(t *testing.T) {
 				return nil
 			}, Config{}, func(r rig) {
 				r.add(numbered(tenant), jobs, 0)
-				r.capacity.poke()
+				r.capacity.Poke()
 				for _, step := range []struct {
 					lasts       time.Duration
 					least, most int           // calls
@@ -1001,7 +1001,7 @@ func TestWhatWasPassedByRunsWhenItsKindIsBack(t *testing.T) {
 			}, Config{}, func(r rig) {
 				of := numbered(tenant)
 				r.add(of, jobs, 0)
-				r.capacity.poke()
+				r.capacity.Poke()
 				r.sleep(5 * time.Second)
 				r.set(func() {
 					r.take = func(claim claimRequest) time.Duration {
@@ -1023,7 +1023,7 @@ func TestWhatWasPassedByRunsWhenItsKindIsBack(t *testing.T) {
 				}
 				for before := fromFront(); fromFront() == before; others++ {
 					r.addOf(small{}.Kind(), of, 1, 0, "")
-					r.capacity.poke()
+					r.capacity.Poke()
 					r.sleep(time.Second)
 				}
 				r.sleep(15 * time.Second) // the look from the front is over, and the next one is not before 400 s
@@ -1043,7 +1043,7 @@ func TestALoopWaitsForTheDatabase(t *testing.T) {
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		r.set(func() { r.away = errors.New("connection refused") })
 		r.add(outbox.RootTenant, 1, 0)
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(time.Minute)
 		before, surveys := r.counts()
 		r.sleep(time.Minute)
@@ -1122,7 +1122,7 @@ func TestAClaimFromTheFrontLooksAtEveryFlow(t *testing.T) {
 			}
 			inMemory(t, 8, handler, Config{}, func(r rig) {
 				r.addKeyed(numbered(2), 1, 0, key)
-				r.capacity.poke()
+				r.capacity.Poke()
 				r.sleep(time.Second)
 				r.set(func() {
 					r.take = func(c claimRequest) time.Duration {
@@ -1133,7 +1133,7 @@ func TestAClaimFromTheFrontLooksAtEveryFlow(t *testing.T) {
 					}
 				})
 				r.addKeyed(numbered(1), 4000, 0, key)
-				r.capacity.poke()
+				r.capacity.Poke()
 				r.sleep(10 * time.Second)
 				began = time.Now()
 				found.Store(0)
@@ -1176,7 +1176,7 @@ func TestANewProcessBehindDeadEntriesStarts(t *testing.T) {
 					r.addKeyed(numbered(n), 5, 0, key)
 					r.addKeyed(numbered(n), 100, -30*time.Minute, key)
 				}
-				r.capacity.poke()
+				r.capacity.Poke()
 				if r.sleep(5 * time.Second); len(r.done) != 10 {
 					t.Errorf("%d jobs have been done after five seconds, want the new ones", len(r.done))
 				}
@@ -1187,7 +1187,7 @@ func TestANewProcessBehindDeadEntriesStarts(t *testing.T) {
 					r.addKeyed(numbered(n), 1, time.Until(first.Add(time.Minute)), key)
 					r.addKeyed(numbered(n), 1, 0, key)
 				}
-				r.capacity.poke()
+				r.capacity.Poke()
 				if r.sleep(6 * time.Minute); len(r.done) != 214 {
 					t.Errorf("%d jobs have been done, want also those that came back", len(r.done))
 				}
@@ -1197,7 +1197,7 @@ func TestANewProcessBehindDeadEntriesStarts(t *testing.T) {
 				r.set(func() { r.refuse, r.reads = nil, 0 })
 				r.sleep(6 * time.Minute) // a quick search shows that the dead entries are gone
 				r.addKeyed(outbox.RootTenant, 1, time.Until(first), key)
-				r.capacity.poke()
+				r.capacity.Poke()
 				if r.sleep(time.Second); len(r.done) != 215 {
 					t.Errorf("%d jobs have been done, want the one that a claim from the first entry finds", len(r.done))
 				}
@@ -1225,7 +1225,7 @@ func TestWhatASearchHasFoundBeforeItWasCutOffStarts(t *testing.T) {
 			}
 		})
 		r.add(outbox.RootTenant, 10, -30*time.Minute)
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(time.Minute)
 		if len(r.done) != 10 {
 			t.Errorf("%d jobs have been done after %d searches, want all", len(r.done), r.searched)
@@ -1253,7 +1253,7 @@ func TestARefusedClaimOfOneTenantLeavesTheOthersTheirTurn(t *testing.T) {
 				for n := range 3 {
 					r.addKeyed(numbered(n), 4, 0, key)
 				}
-				r.capacity.poke()
+				r.capacity.Poke()
 				if r.sleep(5 * time.Minute); len(r.done) != 8 {
 					t.Errorf("%d jobs have been done, want the eight of the other tenants", len(r.done))
 				}
@@ -1270,7 +1270,7 @@ func TestOfferedJobsBeyondAQuotaAreClaimed(t *testing.T) {
 		for n := range tenants { // all have a cursor
 			r.addKeyed(numbered(n), 1, 0, "k")
 		}
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(time.Second)
 		var jobs []*outbox.Claimed
 		for n := range tenants * each {
@@ -1280,7 +1280,7 @@ func TestOfferedJobsBeyondAQuotaAreClaimed(t *testing.T) {
 		for _, job := range jobs {
 			r.keyed.Offer(job.Tenant, pgvalue.UUID(job.ID))
 		}
-		r.capacity.roomMade()
+		r.capacity.RoomMade()
 		if r.sleep(time.Second); len(r.done) != tenants+tenants*each {
 			t.Errorf("%d jobs have been done, want %d", len(r.done), tenants+tenants*each)
 		}
@@ -1297,7 +1297,7 @@ func TestTheQueueLooksForARetryWhoseAnswerWasLost(t *testing.T) {
 		r.put(job) // by the try whose answer was lost; nobody is notified
 		claimed := newJob(job.Kind, job.Tenant, 0, "")
 		claimed.ID = job.ID
-		a := &attempt{job: claimed, waker: r.capacity.waker, route: r.routes[job.Kind], outcome: outcome.Outcome{Status: outbox.Retrying}}
+		a := &attempt{job: claimed, capacity: r.capacity, route: r.routes[job.Kind], outcome: outcome.Outcome{Status: outbox.Retrying}}
 		r.dispatcher.settler.reporter.report([]*attempt{a}, true)
 		if r.sleep(time.Second); len(r.done) != 1 {
 			t.Error("the job was not started again within a second")

@@ -22,11 +22,11 @@ import (
 // memoryStore is what a claim loop sees of a database: jobs by tenant, priority and time. Each key is one of many. The
 // test sets how long a claim takes, and the answer of a survey.
 type memoryStore struct {
-	routes map[string]*route
-	waker  *waker
-	take   func(claimRequest) time.Duration // time that a claim takes; nil means none
-	refuse func(claimRequest) error         // error of a claim; nil means success
-	answer func() time.Duration             // time that the answer of a survey takes; nil means none
+	routes   map[string]*route
+	capacity *capacity
+	take     func(claimRequest) time.Duration // time that a claim takes; nil means none
+	refuse   func(claimRequest) error         // error of a claim; nil means success
+	answer   func() time.Duration             // time that the answer of a survey takes; nil means none
 
 	recorder *report.Recorder // of the jobs' reports; nil if they make none
 
@@ -82,7 +82,7 @@ func (s *memoryStore) claim(_ context.Context, _ querier, r claimRequest) *claim
 				if is {
 					left--
 					job.StartedAt, job.Attempt = now, job.Attempt+1
-					a := &attempt{job: job, lease: lease.Lease{Job: job, Claimed: now}, waker: s.waker, route: s.routes[job.Kind]}
+					a := &attempt{job: job, lease: lease.Lease{Job: job, Claimed: now}, capacity: s.capacity, route: s.routes[job.Kind]}
 					if s.recorder != nil {
 						a.reports.Begin(a, job, s.recorder)
 					}

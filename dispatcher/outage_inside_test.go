@@ -63,7 +63,7 @@ func TestAnOutageIsFoundOutByAFew(t *testing.T) {
 			f.away.Store(true)
 			inMemory(t, 64, f.handle, Config{}, func(r rig) {
 				r.addKeyed(of.tenant, jobs, 0, of.key)
-				r.capacity.poke()
+				r.capacity.Poke()
 				r.sleep(3 * time.Second)
 				if calls := f.calls.Load(); calls > 100 || calls < 7 {
 					t.Errorf("%d jobs were tried, want the first ones and the probes", calls)
@@ -96,7 +96,7 @@ func TestAProbeThatFoundNoRoomIsMadeUpFor(t *testing.T) {
 			r.addOf(small{}.Kind(), numbered(n), 100, 0, "")
 			r.add(numbered(n), 20, 0)
 		}
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(time.Second)
 		full := int64(r.capacity.concurrency + r.capacity.prefetch())
 		r.capacity.inHand.Add(full) // of long jobs
@@ -129,7 +129,7 @@ func TestATargetIsAwayForItsOwnJobs(t *testing.T) {
 			r.addAt(dead, outbox.RootTenant, "")
 			r.addAt(0, outbox.RootTenant, "")
 		}
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(10 * time.Second)
 		if n := len(r.done); n != 200 {
 			t.Errorf("in vain: all of the other targets run; %d of 200 have", n)
@@ -155,7 +155,7 @@ func TestAnOutageOfBatches(t *testing.T) {
 	}, BatchConfig{Max: 20})
 	inMemoryOf(t, 64, mux, Config{}, func(r rig) {
 		r.add(outbox.RootTenant, jobs, 0)
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(2 * time.Second)
 		if calls := f.calls.Load(); calls > 40 {
 			t.Errorf("%d batches were tried", calls)
@@ -179,7 +179,7 @@ func TestWhatIsClaimedAheadGoesBackInAnOutage(t *testing.T) {
 		return err
 	}, Config{}, func(r rig) {
 		r.add(outbox.RootTenant, jobs, 0)
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(300 * time.Millisecond)
 		if len(r.dispatcher.Outages()) == 0 {
 			t.Error("waited in vain: the outage is found out")
@@ -209,7 +209,7 @@ func TestWhatWaitsInAnOutage(t *testing.T) {
 	inMemoryOf(t, 64, mux, Config{}, func(r rig) {
 		store = r.memoryStore
 		r.add(outbox.RootTenant, jobs, 0)
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(2100 * time.Millisecond)
 		if n := r.capacity.inHand.Load(); n != 0 {
 			t.Fatalf("%d jobs are in hand, want none between two probes", n)

@@ -4,60 +4,10 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/posthaste-dev/posthaste/outbox"
 )
-
-// paced is a claim loop's waker and its pace.
-type paced struct {
-	*waker
-	pace
-}
-
-// exhausted returns a pace that has looked in vain so often that it has no token for the next look within an hour.
-func exhausted() *paced {
-	q := &paced{waker: newWaker()}
-	q.tokens, q.counted = 1-tokensPerSecond*3600, time.Now()
-	q.ownFinds = true
-	return q
-}
-
-func (q *paced) look(ctx context.Context) bool { return q.wait(ctx, q.waker) }
-
-func TestWakeUpsForNothingArePaced(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		q := exhausted()
-		q.tokens = maxTokens
-		began := time.Now()
-		for range maxTokens {
-			if !q.look(t.Context()) || time.Since(began) > 0 {
-				t.Fatalf("one of the first %d looks waited for %s", maxTokens, time.Since(began))
-			}
-			q.looked(byOthers, false)
-		}
-		const looks = 100
-		for range looks {
-			q.poke() // what comes meanwhile changes nothing
-			q.look(t.Context())
-			q.looked(byOthers, false)
-		}
-		if took, want := time.Since(began), looks*time.Second/tokensPerSecond; took < want {
-			t.Errorf("%d looks in %s, want them to take %s", looks, took, want)
-		}
-		q.look(t.Context())
-		began = time.Now()
-		for range looks {
-			q.looked(byOthers, true)
-			q.look(t.Context())
-		}
-		if took := time.Since(began); took > 0 {
-			t.Errorf("what finds jobs was held up by %s", took)
-		}
-	})
-}
 
 // forged returns how many claims a queue with so many workers makes for jobs that come one by one, while somebody
 // forges notifications, which come during claims as well as between them. Before them it has done a job of each flow.
@@ -66,14 +16,14 @@ func forged(t *testing.T, workers, jobs int, every time.Duration, flows func(rig
 	const each = time.Millisecond // a claim
 	inMemory(t, workers, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
 		flows(r)
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(time.Minute)
 		r.set(func() { r.take = func(claimRequest) time.Duration { return each } })
 		forging, end := context.WithCancel(context.Background())
 		var forger sync.WaitGroup
 		forger.Go(func() {
 			for forging.Err() == nil {
-				r.capacity.poke()
+				r.capacity.Poke()
 				time.Sleep(each / 5)
 			}
 		})
@@ -81,12 +31,12 @@ func forged(t *testing.T, workers, jobs int, every time.Duration, flows func(rig
 		known := len(r.done)
 		for range jobs {
 			r.add(outbox.RootTenant, 1, 0)
-			r.capacity.poke()
+			r.capacity.Poke()
 			time.Sleep(every)
 		}
 		end()
 		forger.Wait()
-		r.sleep(time.Second / tokensPerSecond)
+		r.sleep(time.Second / 50)
 		after, _ := r.counts()
 		claims = after - before
 		if done := len(r.done) - known; done != jobs {
@@ -101,7 +51,7 @@ func forged(t *testing.T, workers, jobs int, every time.Duration, flows func(rig
 // key and at jobs without one takes two claims.
 func TestForgedNotificationsCostFewClaims(t *testing.T) {
 	const jobs, every = 600, 10 * time.Millisecond
-	const looks = tokensPerSecond*int(jobs*every/time.Second) + 2*maxTokens
+	const looks = 50*int(jobs*every/time.Second) + 2*3
 	for name, c := range map[string]struct {
 		workers, perLook int
 		flows            func(rig)
@@ -130,7 +80,7 @@ func TestForgedNotificationsDoNotDelayTheUseOfRoom(t *testing.T) {
 		r.add(outbox.RootTenant, jobs, 0)
 		began := time.Now()
 		for len(r.done) < jobs && time.Since(began) < time.Minute {
-			r.capacity.poke()
+			r.capacity.Poke()
 			time.Sleep(time.Millisecond / 5)
 		}
 		if took, want := time.Since(began), jobs*each; took > want+want/50 {
@@ -142,54 +92,10 @@ func TestForgedNotificationsDoNotDelayTheUseOfRoom(t *testing.T) {
 // Room that a drain has answered lets no notification through that comes later.
 func TestAnsweredRoomIsForgotten(t *testing.T) {
 	inMemory(t, 4, func(context.Context, *outbox.Job[tiny]) error { return nil }, Config{}, func(r rig) {
-		r.capacity.roomMade()
+		r.capacity.RoomMade()
 		r.sleep(time.Second)
-		if r.capacity.hasRoom.Load() {
+		if r.capacity.HasRoom() {
 			t.Error("a notification would need no token because of room that was used long ago")
-		}
-	})
-}
-
-// Notifications from elsewhere have used up the tokens when the attached producer commits a job: before a look, or
-// while one is awaited.
-func TestTheOwnProducersJobsDoNotWaitForOthers(t *testing.T) {
-	t.Parallel()
-	for name, before := range map[string]bool{"before": true, "meanwhile": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				q := exhausted()
-				q.poke()
-				<-q.wake // a notification, which a look is to answer
-				if before {
-					q.pokeOwn()
-				} else {
-					go func() {
-						time.Sleep(time.Second)
-						q.poke()
-						time.Sleep(time.Second)
-						q.pokeOwn()
-					}()
-				}
-				began := time.Now()
-				if !q.look(t.Context()) || time.Since(began) > 2*time.Second {
-					t.Errorf("the own producer's job waited for %s", time.Since(began))
-				}
-			})
-		})
-	}
-}
-
-// In a program whose jobs are all for other processes, its own wake-ups are paced like any.
-func TestOwnWakeUpsForNothingArePaced(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		q := exhausted()
-		q.ownFinds = false
-		q.pokeOwn()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if q.look(ctx) {
-			t.Error("was answered at once")
 		}
 	})
 }

@@ -66,13 +66,13 @@ func (r *reporter) report(batch []*attempt, retried bool) {
 			a.outcome = outcome.Outcome{Status: outbox.Expired, Message: a.outcome.Message}
 			r.reportStored(a)
 		case retried || err != nil && mayHaveEnded(a):
-			a.waker.poke() // the next start of what the earlier try has stored
+			a.capacity.Poke() // the next start of what the earlier try has stored
 			r.log.LogAttrs(a.traced, slog.LevelWarn,
 				"outcome stored by an earlier try, or lease lost",
 				a.Attrs("lease_unknown", slog.String("outcome", string(a.outcome.Status)))...)
 		default:
 			lost = append(lost, a)
-			a.waker.poke()
+			a.capacity.Poke()
 			r.metrics.leasesLost.Inc()
 			r.log.LogAttrs(a.traced, slog.LevelWarn, "lease_lost",
 				a.Attrs("lease_lost", slog.String("outcome_refused", string(a.outcome.Status)))...)
@@ -192,7 +192,7 @@ func (r *reporter) reportStored(a *attempt) {
 		r.reportFailure(a, duration)
 	}
 	if !a.outcome.KeepDue || a.returned || a.route.dies {
-		a.waker.poke() // its next start, or its hook's, may come before the queue wakes
+		a.capacity.Poke() // its next start, or its hook's, may come before the queue wakes
 	}
 }
 

@@ -44,7 +44,7 @@ type endless struct {
 // fill lets the busy tenant's jobs take all workers except the reserved one, or all.
 func (r endless) fill(want int64) {
 	r.t.Helper()
-	r.capacity.poke()
+	r.capacity.Poke()
 	r.sleep(time.Second)
 	if n := r.running.Load(); n != want {
 		r.t.Errorf("%d jobs of the busy tenant have started, want %d", n, want)
@@ -62,7 +62,7 @@ func (r endless) another(tenant outbox.ID) {
 // wantStarted expects this many jobs of other tenants to have started within a moment.
 func (r endless) wantStarted(n int64) {
 	r.t.Helper()
-	r.capacity.poke()
+	r.capacity.Poke()
 	r.sleep(100 * time.Millisecond)
 	if got := r.others.Load(); got < n {
 		r.t.Errorf("in vain: a job starts beside jobs that never end; %d of others have started, want %d", got, n)
@@ -106,7 +106,7 @@ func TestWhatGoesBackDoesNotTakeTheReservedWorker(t *testing.T) {
 	besideEndless(t, busy, time.Microsecond, Config{}, func(r endless) {
 		r.another(sparse)
 		r.add(busy, 100, 0)
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(time.Millisecond)
 		if n := r.capacity.inHand.Load(); n <= 16 {
 			t.Error("no job was fetched ahead: the test shows nothing")
@@ -135,7 +135,7 @@ func TestAReservedWorkerIsNotForOneWithManyKeys(t *testing.T) {
 			r.another(sparse)
 		}
 		for range 20 {
-			r.capacity.poke()
+			r.capacity.Poke()
 			r.sleep(time.Millisecond)
 		}
 		r.sleep(time.Second)
@@ -151,7 +151,7 @@ func TestTheReservedWorkerServesOneAfterTheOther(t *testing.T) {
 		r.fill(15)
 		r.add(numbered(2), 1, 0)
 		r.add(numbered(3), 2, 0)
-		r.capacity.poke()
+		r.capacity.Poke()
 		for n := range int64(3) {
 			r.sleep(700 * time.Millisecond)
 			if got := r.others.Load(); got < n+1 {
@@ -188,7 +188,7 @@ func TestAReservedWorkerIsNotForPartOfAClaim(t *testing.T) {
 	besideEndless(t, outbox.RootTenant, 50*time.Millisecond, Config{}, func(r endless) {
 		r.another(numbered(1))
 		r.add(numbered(2), 60, 0)
-		r.capacity.poke()
+		r.capacity.Poke()
 		r.sleep(time.Second)
 		r.add(outbox.RootTenant, 16, 0)
 		r.fill(15)

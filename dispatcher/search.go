@@ -51,7 +51,7 @@ func (s *searches) next(ctx context.Context) {
 		s.ended <- answer // there is room: no search begins before the loop has read this
 		// If the search has failed, the loop learns of it when it looks next: it may be waiting for the database.
 		if answer.err == nil || isCutOff(answer.err) || len(slices.Concat(answer.found...)) > 0 {
-			s.capacity.poke()
+			s.capacity.Poke()
 		}
 	})
 }

@@ -253,7 +253,7 @@ func (s *settler) settled(batch []*attempt, retried bool) {
 	s.leases.Remove(leasesOf(batch))
 	s.leave(batch)
 	for _, a := range batch {
-		a.waker.jobEnded()
+		a.capacity.jobEnded()
 	}
 }
 
@@ -273,7 +273,7 @@ func (s *settler) leave(batch []*attempt) {
 // for another reason gets three more tries; a lock is waited for until the grace period is over. capacity.most bounds
 // how many outcomes wait.
 func (s *settler) storeLater(a *attempt) {
-	a.waker.refused.Add(1)
+	a.capacity.refused.Add(1)
 	s.later.Go(func() {
 		var retry backoff.Backoff
 		wait := s.afterJobs
@@ -282,8 +282,8 @@ func (s *settler) storeLater(a *attempt) {
 			err := s.storeRefusedAgain(a)
 			<-s.turn
 			if err == nil {
-				a.waker.refused.Add(-1)
-				a.waker.roomMade()
+				a.capacity.refused.Add(-1)
+				a.capacity.RoomMade()
 				return
 			}
 			if s.afterJobs.Err() != nil && pgsession.RefusesTheRow(err) && !pgsession.IsLockedOut(err) {

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/wake"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
@@ -98,7 +99,7 @@ func TestABatchThatIsBeingDividedIsGivenUpAsAWhole(t *testing.T) {
 		batch := make([]*attempt, 2000)
 		for n := range batch {
 			job := newJob(tiny{}.Kind(), numbered(n&1), 0, []string{"", "k"}[n>>1&1])
-			batch[n] = &attempt{job: job, route: d.common.routes[tiny{}.Kind()], waker: newWaker(), outcome: outcome.Outcome{Status: outbox.Succeeded}}
+			batch[n] = &attempt{job: job, route: d.common.routes[tiny{}.Kind()], capacity: &capacity{Waker: wake.New()}, outcome: outcome.Outcome{Status: outbox.Succeeded}}
 		}
 		began := time.Now()
 		if d.settler.store(batch, settlementOf(batch[0]), false) {
@@ -122,7 +123,7 @@ func TestASettlementThatIsTakenApartKnowsOfTheTryBefore(t *testing.T) {
 		var batch []*attempt
 		for n := range 8 {
 			job := newJob(tiny{}.Kind(), numbered(n&1), 0, []string{"", "k"}[n>>1&1])
-			batch = append(batch, &attempt{job: job, route: route, waker: newWaker(), outcome: outcome.Outcome{Status: outbox.Succeeded}})
+			batch = append(batch, &attempt{job: job, route: route, capacity: &capacity{Waker: wake.New()}, outcome: outcome.Outcome{Status: outbox.Succeeded}})
 		}
 		d.settler.settle(batch)
 		if lost, succeeded := counted(t, d.common.metrics.leasesLost), counted(t, route.counts.completed[outbox.Succeeded]); lost != 0 || succeeded != 8 {
@@ -159,13 +160,13 @@ func TestALostLeaseWakesEverybody(t *testing.T) {
 			d.compose(t.Context(), nil, nil)
 			u := new(lost)
 			d.settler.statements.db, d.settler.reporter.db = u, u
-			a := &attempt{job: newJob(tiny{}.Kind(), tenant, 0, key), route: d.common.routes[tiny{}.Kind()], waker: newWaker(), outcome: outcome.Outcome{Status: outbox.Succeeded}}
+			a := &attempt{job: newJob(tiny{}.Kind(), tenant, 0, key), route: d.common.routes[tiny{}.Kind()], capacity: &capacity{Waker: wake.New()}, outcome: outcome.Outcome{Status: outbox.Succeeded}}
 			d.settler.settle([]*attempt{a})
 			if n := counted(t, d.common.metrics.leasesLost); n != 1 {
 				t.Fatalf("%v leases are lost, want 1", n)
 			}
-			if len(d.peers.due) != 1 || a.waker.woken.Load() == nobody {
-				t.Errorf("the others are notified: %t, this process looks: %t; want both", len(d.peers.due) == 1, a.waker.woken.Load() != nobody)
+			if len(d.peers.due) != 1 || a.capacity.Woken() == wake.Nobody {
+				t.Errorf("the others are notified: %t, this process looks: %t; want both", len(d.peers.due) == 1, a.capacity.Woken() != wake.Nobody)
 			}
 		}
 	}
@@ -203,11 +204,11 @@ func TestSettlersDoNotWaitForAPassOverRefusedOutcomes(t *testing.T) {
 		d := idleDispatcher(t)
 		db := new(locked)
 		d.settler.statements.db = db
-		w := newWaker()
+		c := &capacity{Waker: wake.New()}
 		set := func(n int) {
 			for range n {
 				job := newJob(tiny{}.Kind(), outbox.RootTenant, 0, "")
-				d.settler.setAside(&attempt{job: job, route: d.common.routes[tiny{}.Kind()], waker: w, outcome: outcome.Outcome{Status: outbox.Succeeded}})
+				d.settler.setAside(&attempt{job: job, route: d.common.routes[tiny{}.Kind()], capacity: c, outcome: outcome.Outcome{Status: outbox.Succeeded}})
 			}
 		}
 		set(20)
@@ -219,7 +220,7 @@ func TestSettlersDoNotWaitForAPassOverRefusedOutcomes(t *testing.T) {
 		}
 		db.free.Store(true)
 		d.settler.awaitRefused()
-		if n := w.refused.Load(); n != 0 {
+		if n := c.refused.Load(); n != 0 {
 			t.Errorf("%d outcomes count as refused, want none", n)
 		}
 	})
@@ -229,7 +230,7 @@ func TestSettlersDoNotWaitForAPassOverRefusedOutcomes(t *testing.T) {
 // Whatever is claimed then would only be refused, too.
 func TestRefusedOutcomesTakeRoom(t *testing.T) {
 	for name, size := range map[string]int64{"small": 1, "large": maxClaimBytes / 10} {
-		c := &capacity{waker: newWaker(), concurrency: 5000, claimBytes: maxClaimBytes}
+		c := &capacity{Waker: wake.New(), concurrency: 5000, claimBytes: maxClaimBytes}
 		c.meanSize.Store(size)
 		most := c.room()
 		if want := int(min(maxClaimBytes/size, maxBatch)); most != want {

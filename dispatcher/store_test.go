@@ -206,7 +206,7 @@ func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int) []*attempt 
 		take(t, db, "w", 1, id)
 		job := &outbox.Claimed{}
 		job.ID, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts = id, "tiny", 1, 1, 10
-		batch[i] = &attempt{job: job, lease: lease.Lease{Job: job, Claimed: time.Now()}, route: d.common.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, outcome: outcome.Outcome{Status: outbox.Succeeded}}
+		batch[i] = &attempt{job: job, lease: lease.Lease{Job: job, Claimed: time.Now()}, route: d.common.routes["tiny"], capacity: d.queues[engine.DefaultQueue].capacity, outcome: outcome.Outcome{Status: outbox.Succeeded}}
 		if err := db.QueryRow(t.Context(), `SELECT ctid FROM outbox.jobs WHERE id = $1`, id).Scan(&batch[i].rowAt); err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +267,7 @@ func TestOnlyOneOfTwoAttemptsAtAJobIsStored(t *testing.T) {
 					for _, epoch := range []int64{3, 1} {
 						job := &outbox.Claimed{}
 						job.ID, job.Tenant, job.Key, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts = id, tenant, key, "tiny", epoch, 1, 10
-						a := &attempt{job: job, lease: lease.Lease{Job: job, Claimed: time.Now()}, route: d.common.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, err: end}
+						a := &attempt{job: job, lease: lease.Lease{Job: job, Claimed: time.Now()}, route: d.common.routes["tiny"], capacity: d.queues[engine.DefaultQueue].capacity, err: end}
 						a.outcome, _ = a.route.config.policy().Decide(job, end, nil)
 						batch = append(batch, a)
 					}

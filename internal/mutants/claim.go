@@ -320,7 +320,7 @@ RETURNING`},
 		Name:      "a worker that becomes free says nothing",
 		Breaks:    "the next job waits for a poll beside a free worker",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{"dispatcher.capacity.finished", `c.roomMade()`, `_ = c`}},
+		Edits:     []Edit{{"dispatcher.capacity.finished", `c.RoomMade()`, `_ = c`}},
 		Checks:    []Check{test("dispatcher", "TestAQueueRunsAsManyJobsAsItHasWorkers", "in vain")},
 	},
 	{

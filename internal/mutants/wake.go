@@ -76,21 +76,21 @@ var wake = []Mutant{
 		Name:      "others hold up the own producer",
 		Breaks:    "notifications that find nothing have the jobs of the same program wait, too",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{"dispatcher.pace.atOnce", `return p.ownFinds && w.woken.Load() == byProducer`, `return false`}},
-		Checks:    []Check{test("dispatcher", "TestTheOwnProducersJobsDoNotWaitForOthers/before", "the own producer's job waited")},
+		Edits:     []Edit{{"dispatcher/internal/wake.Pace.atOnce", `return p.OwnFinds && w.woken.Load() == Producer`, `return false`}},
+		Checks:    []Check{test("dispatcher/internal/wake", "TestTheOwnProducersJobsDoNotWaitForOthers/before", "the own producer's job waited")},
 	},
 	{
 		Name:      "own wake-ups cost nothing",
 		Breaks:    "a program whose jobs are all for others asks without end",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{"dispatcher.pace.atOnce", `return p.ownFinds && w.woken.Load() == byProducer`, `return w.woken.Load() == byProducer`}},
-		Checks:    []Check{test("dispatcher", "TestOwnWakeUpsForNothingArePaced", "was answered at once")},
+		Edits:     []Edit{{"dispatcher/internal/wake.Pace.atOnce", `return p.OwnFinds && w.woken.Load() == Producer`, `return w.woken.Load() == Producer`}},
+		Checks:    []Check{test("dispatcher/internal/wake", "TestOwnWakeUpsForNothingArePaced", "was answered at once")},
 	},
 	{
 		Name:      "a retry whose answer was lost waits for the poll",
 		Breaks:    "a job that is to be retried in a second starts up to 30 s later",
 		Invariant: "A notification is a hint",
-		Edits:     []Edit{{"dispatcher.reporter.report", `a.waker.poke() // the next start of what the earlier try has stored`, ``}},
+		Edits:     []Edit{{"dispatcher.reporter.report", `a.capacity.Poke() // the next start of what the earlier try has stored`, ``}},
 		Checks:    []Check{test("dispatcher", "TestTheQueueLooksForARetryWhoseAnswerWasLost", "was not started again")},
 	},
 	{
@@ -142,7 +142,7 @@ var wake = []Mutant{
 		Name:      "a refused settlement does not wake its own process",
 		Breaks:    "a process of which there is only one passes by a job that its own settlement has locked",
 		Invariant: "A notification is a hint",
-		Edits: []Edit{{"dispatcher.reporter.report", `			a.waker.poke()
+		Edits: []Edit{{"dispatcher.reporter.report", `			a.capacity.Poke()
 			r.metrics`, `			r.metrics`}},
 		Checks: []Check{test("dispatcher", "TestALostLeaseWakesEverybody", "this process looks: false")},
 	},
