@@ -24,7 +24,8 @@ import (
 type claimer struct {
 	*common
 	queue   string
-	db      claimStatements
+	db      queueStatements
+	pool    querier // for claims that no limit bounds
 	claims  claimStatement
 	limiter *limit.Limiter
 
@@ -40,11 +41,10 @@ type claimer struct {
 	peers    *notifier
 }
 
-type claimStatements interface {
+// queueStatements are the statements of a claim loop besides its claims.
+type queueStatements interface {
 	SurveyQueue(context.Context, sqlgen.SurveyQueueParams) ([]sqlgen.SurveyQueueRow, error)
 	ReturnOrphans(context.Context, sqlgen.ReturnOrphansParams) (int64, error)
-	FindUnreached(_ context.Context, queue string, kinds []string, _ []scheduler.Range) (
-		_ [][]scheduler.Position, read time.Duration, _ error)
 }
 
 // claimStatement is [claims], or a test's.
@@ -107,7 +107,7 @@ func (c *claimer) lease(ctx context.Context, plan scheduler.Plan, keyed bool, wi
 	// statement finish.
 	bound, cancel := bounded(c.waiting)
 	defer cancel()
-	var db querier = c.limiter.Pool
+	db := c.pool
 	if within != nil {
 		db = within.Conn
 	}

@@ -143,16 +143,8 @@ func newShareParams(r claimRequest) (p shareParams) {
 
 func (p *shareParams) add(priority int16, from scheduler.Position, only pgtype.UUID) {
 	p.priorities = append(p.priorities, priority)
-	p.fromRunAt, p.fromID = append(p.fromRunAt, pgTime(from.RunAt)), append(p.fromID, pgvalue.UUID(from.ID))
+	p.fromRunAt, p.fromID = append(p.fromRunAt, pgvalue.From(from.RunAt)), append(p.fromID, pgvalue.UUID(from.ID))
 	p.only = append(p.only, only)
-}
-
-// pgTime converts a time. A zero time becomes minus infinity.
-func pgTime(at time.Time) pgtype.Timestamptz {
-	if at.IsZero() {
-		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
-	}
-	return pgtype.Timestamptz{Time: at, Valid: true}
 }
 
 func pgFlows(flows []scheduler.Flow) ([]pgtype.UUID, []int16) {

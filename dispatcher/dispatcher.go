@@ -23,6 +23,7 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/promote"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/search"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/slot"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/wake"
 	"github.com/posthaste-dev/posthaste/internal/engine"
@@ -107,9 +108,9 @@ func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool)
 	d.composeParts(pool, sqlgen.New(extending))
 	d.recorder = d.newRecorder(func(a report.Owner) { d.settler.ended <- a.(*attempt) })
 	d.queues = make(map[string]*loop, len(d.config.Queues))
-	statements, searchTurn := loopStatements{d.db, pool}, make(chan struct{}, 1)
+	finder := search.New(search.Pool{Pool: pool, Most: maxBatch}, statementTimeout)
 	for name, config := range d.config.Queues {
-		d.queues[name] = d.composeQueue(name, cmp.Or(config.Concurrency, defaultConcurrency), statements, searchTurn)
+		d.queues[name] = d.composeQueue(name, cmp.Or(config.Concurrency, defaultConcurrency), pool, finder)
 	}
 }
 
@@ -142,9 +143,7 @@ func (d *Dispatcher) newRecorder(onDone func(report.Owner)) *report.Recorder {
 	})
 }
 
-func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatements,
-	searchTurn chan struct{},
-) *loop {
+func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Pool, finder *search.Finder) *loop {
 	p := d.common
 	c := &capacity{
 		Waker: wake.New(), concurrency: concurrency, claimBytes: p.claimBytes,
@@ -162,9 +161,9 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatement
 		common: p, queue: name, capacity: c, recorder: d.recorder, handlers: d.callerPool,
 	}
 	return newLoop(&claimer{
-		common: p, queue: name, db: db, claims: claims,
+		common: p, queue: name, db: d.db, pool: pool, claims: claims,
 		limiter: &limit.Limiter{
-			Queue: name, Pool: db.pool, State: &c.limits, Poll: p.poll,
+			Queue: name, Pool: pool, State: &c.limits, Poll: p.poll,
 			Timeout: statementTimeout, Notice: noticeWithin, OK: p.health.OK,
 			Reached: func(limit string) { p.metrics.atLimit.WithLabelValues(name, limit).Inc() },
 		},
@@ -172,7 +171,7 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, db loopStatement
 		workers: w, batches: newBatches(w),
 		reserved: &reserved{common: p, capacity: c, workers: w, leases: d.leases, claims: claims},
 		leases:   d.leases, promoter: d.promoter, peers: d.peers,
-	}, searchTurn)
+	}, finder)
 }
 
 // pokeAll makes every queue look for jobs.

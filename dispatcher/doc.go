@@ -59,7 +59,8 @@ package dispatcher
 //	internal/presence  the dispatcher's row in the list of workers
 //	dispatcher.go   what a program creates: the settings and their validation, and the parts
 //	loop.go         claims for one queue: when to look, what to ask for, how long to sleep
-//	search.go       looks for due jobs that claims do not reach, because a snapshot keeps too many dead entries
+//	search.go       when to look for due jobs that claims do not reach, because a snapshot keeps too many dead entries
+//	internal/search such a look
 //	claim.go        one claim: leases jobs, gives them to the workers, and looks for those whose answer was lost
 //	internal/limit  the limits that operators have set for the queue, and how much of them is used; whether a claimed
 //	                job may still start, or its queue has been paused

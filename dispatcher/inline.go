@@ -14,6 +14,7 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/wake"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
@@ -187,7 +188,7 @@ func (i *Inline) settle(ended []*attempt) error {
 
 // Expire does what the reaper does with lapsed leases of dead workers, and with jobs whose deadlines have come.
 func (i *Inline) Expire(ctx context.Context) error {
-	always, none := pgTime(time.Time{}), pgtype.Interval{Valid: true}
+	always, none := pgvalue.From(time.Time{}), pgtype.Interval{Valid: true}
 	never := pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
 	lapsed, err := i.d.db.ExpireLeases(ctx, sqlgen.ExpireLeasesParams{
 		FromLease: always, BeforeLease: never, Overlap: none, MaxJobs: maxBatch, FromDeadline: always, Horizon: none,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
+	"github.com/posthaste-dev/posthaste/dispatcher/internal/search"
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/wake"
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/outage"
@@ -44,9 +45,9 @@ type loop struct {
 	searches searches
 }
 
-func newLoop(c *claimer, searchTurn chan struct{}) *loop {
+func newLoop(c *claimer, finder *search.Finder) *loop {
 	l := &loop{claimer: c, nextClaimMost: firstBatch}
-	l.searches.claimer, l.searches.ended, l.searches.turn = c, make(chan searchAnswer, 1), searchTurn
+	l.searches.claimer, l.searches.finder, l.searches.ended = c, finder, make(chan search.Answer, 1)
 	l.pace.OwnFinds = true
 	return l
 }
@@ -291,7 +292,7 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 	if asked, from := s.Asked(); len(asked) > 0 {
 		p.AskedTenantIds, p.AskedPriorities = pgFlows(asked)
 		for _, at := range from {
-			p.AskedFrom = append(p.AskedFrom, pgTime(at))
+			p.AskedFrom = append(p.AskedFrom, pgvalue.From(at))
 		}
 		p.Kinds = l.circuits.Claimable()
 	}

@@ -23,7 +23,7 @@ import (
 
 // surveyed answers each survey with the given rows.
 type surveyed struct {
-	claimStatements
+	queueStatements
 	rows []sqlgen.SurveyQueueRow
 }
 
@@ -32,7 +32,7 @@ func (s *surveyed) SurveyQueue(context.Context, sqlgen.SurveyQueueParams) ([]sql
 }
 
 // idleQueue returns a queue that does not run, with a database of the test's own.
-func idleQueue(t *testing.T, db claimStatements) *loop {
+func idleQueue(t *testing.T, db queueStatements) *loop {
 	t.Helper()
 	mux := new(Mux)
 	Handle(mux, func(context.Context, *outbox.Job[tiny]) error { return nil })

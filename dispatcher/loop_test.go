@@ -72,7 +72,7 @@ func inMemoryOf(t *testing.T, workers int, mux *Mux, config Config, drive func(r
 		d.common.phase.Store(claiming)
 		q := d.queues[engine.DefaultQueue]
 		r := rig{&memoryStore{routes: d.common.routes, capacity: q.capacity}, q, d, make(chan outbox.ID, 100_000), new([]*attempt)}
-		q.claimer.claims, q.db, q.workers.pause.DB = r, r, r
+		q.claimer.claims, q.db, q.workers.pause.DB, q.searches.finder.DB = r, r, r, r
 		ctx, stop := context.WithCancel(t.Context())
 		var all, settling sync.WaitGroup
 		settling.Go(func() {

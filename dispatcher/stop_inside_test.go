@@ -107,7 +107,7 @@ func stopWhileStuck(t *testing.T, db stuck, grace time.Duration) {
 	d.settler.statements.db, d.settler.reporter.db, d.leases.DB, d.leases.Extending = statements, statements, statements, statements
 	q := d.queues[engine.DefaultQueue]
 	store := &memoryStore{routes: d.common.routes, capacity: q.capacity, recorder: d.recorder}
-	q.claimer.claims, q.db, q.workers.pause.DB = store, store, store
+	q.claimer.claims, q.db, q.workers.pause.DB, q.searches.finder.DB = store, store, store, store
 	for n := range 2 {
 		for _, key := range []string{"", "k"} {
 			store.addKeyed(numbered(n), 2010, 0, key)

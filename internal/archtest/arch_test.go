@@ -51,7 +51,7 @@ var allowed = map[string]string{
 	"inbox":                        "internal/engine outbox internal/sqlgen internal/pgsession internal/invalid",
 	"protect":                      "internal/durable internal/engine outbox",
 	"await":                        "protect outbox listener internal/engine internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue",
-	"dispatcher":                   "protect outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/invalid internal/outage internal/outcome internal/pgsession internal/pgvalue internal/release dispatcher/internal/buffer dispatcher/internal/circuit dispatcher/internal/slot dispatcher/internal/health dispatcher/internal/lease dispatcher/internal/limit dispatcher/internal/presence dispatcher/internal/promote dispatcher/internal/report dispatcher/internal/scheduler dispatcher/internal/wake",
+	"dispatcher":                   "protect outbox/codes internal/engine outbox internal/sqlgen internal/backoff internal/fingerprint internal/invalid internal/outage internal/outcome internal/pgsession internal/pgvalue internal/release dispatcher/internal/buffer dispatcher/internal/circuit dispatcher/internal/slot dispatcher/internal/health dispatcher/internal/lease dispatcher/internal/limit dispatcher/internal/presence dispatcher/internal/promote dispatcher/internal/report dispatcher/internal/scheduler dispatcher/internal/search dispatcher/internal/wake",
 
 	"dispatcher/internal/buffer":    "",
 	"dispatcher/internal/circuit":   "dispatcher/internal/health internal/outage internal/outcome outbox outbox/codes",
@@ -61,6 +61,7 @@ var allowed = map[string]string{
 	"dispatcher/internal/presence":  "internal/backoff internal/sqlgen",
 	"dispatcher/internal/promote":   "dispatcher/internal/health dispatcher/internal/slot internal/backoff internal/engine outbox internal/sqlgen internal/pgsession internal/pgvalue",
 	"dispatcher/internal/scheduler": "outbox",
+	"dispatcher/internal/search":    "dispatcher/internal/scheduler internal/sqlgen internal/pgsession internal/pgvalue",
 	"dispatcher/internal/slot":      "",
 	"dispatcher/internal/wake":      "dispatcher/internal/slot",
 	"dispatcher/internal/report":    "dispatcher/internal/health dispatcher/internal/slot internal/engine outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",

@@ -27,6 +27,14 @@ func IntervalOrNull(d time.Duration) pgtype.Interval {
 	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: d != 0}
 }
 
+// From converts a lower bound. The zero time becomes minus infinity: no bound.
+func From(t time.Time) pgtype.Timestamptz {
+	if t.IsZero() {
+		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+	}
+	return pgtype.Timestamptz{Time: t, Valid: true}
+}
+
 // Seconds returns n seconds to the microsecond, as intervals are stored: 8.2 as a float64 is a little less than that.
 // If n is beyond a Duration, it returns the longest or the shortest one.
 func Seconds(n float64) time.Duration {
