@@ -3,19 +3,14 @@ package dispatcher
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/report"
 	"github.com/posthaste-dev/posthaste/internal/engine"
-	"github.com/posthaste-dev/posthaste/internal/invalid"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
-	"github.com/posthaste-dev/posthaste/internal/pgvalue"
-	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 	"github.com/posthaste-dev/posthaste/outbox/codes"
 )
@@ -39,26 +34,20 @@ func Step[R any](ctx context.Context, job *outbox.Claimed, name string,
 	fn func(ctx context.Context) (R, error),
 ) (R, error) {
 	var none R
-	s, err := beginStep(job, name)
+	s, err := report.BeginStep(job, name)
 	if err != nil {
 		return none, err
 	}
-	if s.reports != nil && s.mayBeStored() {
-		stored, err := s.reports.FindStep(ctx, name)
-		if err != nil || len(stored) > 0 {
-			return finishStep(s, stored, none, err)
-		}
+	stored, err := s.Find(ctx)
+	if err != nil || len(stored) > 0 {
+		return finishStep(s, name, stored, none, err)
 	}
 	started := time.Now()
 	result, err := fn(ctx)
 	if err != nil {
-		return finishStep(s, nil, none, err)
+		return finishStep(s, name, nil, none, err)
 	}
-	encoded, err := s.encode(result)
-	if err == nil && s.reports != nil {
-		err = s.reports.SaveStep(ctx, name, time.Since(started), encoded)
-	}
-	if err != nil { // fn has run: the name stays taken
+	if err = s.Save(ctx, result, time.Since(started)); err != nil { // fn has run: the name stays taken
 		return none, fmt.Errorf("step %s: %w", name, err)
 	}
 	return result, nil
@@ -78,65 +67,33 @@ func StepTx[R any](ctx context.Context, job *outbox.Claimed, db outbox.Beginner,
 	fn func(ctx context.Context, tx pgx.Tx) (R, error),
 ) (R, error) {
 	var none, result R
-	s, err := beginStep(job, name)
+	s, err := report.BeginStep(job, name)
 	if err != nil {
 		return none, err
 	}
-	if s.reports == nil && engine.InternalOf(job).Recorder != nil {
+	if !s.Storable() {
 		return none, fmt.Errorf("step %s: %w", name, engine.ErrNotStored)
 	}
 	var stored [][]byte
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) (err error) {
-		if s.mayBeStored() {
-			if stored, err = sqlgen.New(tx).FindStep(ctx, pgvalue.UUID(s.job.ID), name); err != nil || len(stored) > 0 {
-				return err
-			}
+		if stored, err = s.FindIn(ctx, tx); err != nil || len(stored) > 0 {
+			return err
 		}
 		started := time.Now()
 		if result, err = fn(ctx, tx); err != nil {
 			return err
 		}
-		return s.saveIn(ctx, tx, result, time.Since(started))
+		return s.SaveIn(ctx, tx, result, time.Since(started))
 	})
 	if err != nil {
-		return finishStep(s, nil, none, err)
+		return finishStep(s, name, nil, none, err)
 	}
-	return finishStep(s, stored, result, nil)
+	return finishStep(s, name, stored, result, nil)
 }
-
-// step is one call of Step or StepTx.
-type step struct {
-	job     *outbox.Claimed
-	reports *report.Reports // nil in a Claimed that a test made by hand
-	name    string
-	again   bool // it failed before in this attempt
-}
-
-func beginStep(job *outbox.Claimed, name string) (step, error) {
-	refuse := func(format string, args ...any) (step, error) {
-		return step{}, fmt.Errorf("begin a step of job %s: %w", job.ID, invalid.Field("name", format, args...))
-	}
-	if fault := engine.NameFault(name); fault != "" {
-		return refuse("%s", fault)
-	}
-	s := step{job: job, name: name}
-	s.reports, _ = engine.InternalOf(job).Recorder.(*report.Reports)
-	if s.reports != nil {
-		var err error
-		if s.again, err = s.reports.BeginStep(name); err != nil {
-			return refuse("%s", err)
-		}
-	}
-	return s, nil
-}
-
-// mayBeStored reports whether a result may be stored already. The first attempt need not ask, because none came before
-// it, unless the step has failed in this attempt: its commit may have gone through all the same.
-func (s step) mayBeStored() bool { return s.again || s.job.Epoch != 1 }
 
 // finishStep decodes the stored result, if there is one. It frees the name of a step that failed, so that the handler
 // may try it again.
-func finishStep[R any](s step, stored [][]byte, result R, err error) (R, error) {
+func finishStep[R any](s report.Step, name string, stored [][]byte, result R, err error) (R, error) {
 	var none R
 	if err == nil && len(stored) > 0 {
 		result = none
@@ -148,44 +105,6 @@ func finishStep[R any](s step, stored [][]byte, result R, err error) (R, error) 
 	if err == nil {
 		return result, nil
 	}
-	if s.reports != nil {
-		s.reports.StepFailed(s.name)
-	}
-	return none, fmt.Errorf("step %s: %w", s.name, err)
-}
-
-// encode encodes a result. A failure is final: the same code would produce the same result.
-func (s step) encode(result any) ([]byte, error) {
-	encoded, err := json.Marshal(result)
-	switch {
-	case err != nil:
-		err = fmt.Errorf("encode its result: %w", err)
-	case !utf8.Valid(encoded):
-		err = errors.New("its result is not valid UTF-8 as JSON")
-	case len(encoded) > engine.MaxStepBytes:
-		err = fmt.Errorf("its result is %d bytes as JSON, want at most %d; store large data elsewhere and return a reference", len(encoded), engine.MaxStepBytes)
-	default:
-		return encoded, nil
-	}
-	return nil, Discard(outcome.WithCode(codes.StepNotStorable, err))
-}
-
-func (s step) saveIn(ctx context.Context, tx pgx.Tx, result any, took time.Duration) error {
-	encoded, err := s.encode(result)
-	if err != nil {
-		return err
-	}
-	stored, err := sqlgen.New(tx).RecordStep(ctx, sqlgen.RecordStepParams{
-		ID: pgvalue.UUID(s.job.ID), Epoch: s.job.Epoch, Name: s.name,
-		Took: pgvalue.Interval(took), Result: encoded,
-	})
-	switch {
-	case err != nil:
-		return fmt.Errorf("remember it: %w", engine.ExplainSnapshot(err))
-	case len(stored) == 0:
-		return outbox.ErrLeaseLost
-	case !stored[0]:
-		return errors.New("it is remembered already")
-	}
-	return nil
+	s.Failed()
+	return none, fmt.Errorf("step %s: %w", name, err)
 }

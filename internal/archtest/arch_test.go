@@ -64,7 +64,7 @@ var allowed = map[string]string{
 	"dispatcher/internal/search":    "dispatcher/internal/scheduler internal/sqlgen internal/pgsession internal/pgvalue",
 	"dispatcher/internal/slot":      "",
 	"dispatcher/internal/wake":      "dispatcher/internal/slot",
-	"dispatcher/internal/report":    "dispatcher/internal/health dispatcher/internal/slot internal/engine outbox internal/sqlgen internal/backoff internal/pgsession internal/pgvalue",
+	"dispatcher/internal/report":    "dispatcher/internal/health dispatcher/internal/slot internal/engine outbox outbox/codes internal/sqlgen internal/backoff internal/invalid internal/outcome internal/pgsession internal/pgvalue",
 
 	"relay":               "lifecycle dispatcher internal/engine outbox internal/sqlgen internal/backoff internal/outage internal/pgsession internal/pgvalue internal/invalid",
 	"relay/amqp":          "internal/invalid relay relay/internal/credentials",

@@ -51,14 +51,14 @@ var record = []Mutant{
 		Name:      "each attempt runs every step",
 		Breaks:    "nobody asks for what an earlier attempt has stored",
 		Invariant: "A remembered step does not run again",
-		Edits:     []Edit{{"dispatcher.step.mayBeStored", `return s.again || s.job.Epoch != 1`, `return s.again`}},
+		Edits:     []Edit{{"dispatcher/internal/report.Step.mayBeStored", `return s.again || s.job.Epoch != 1`, `return s.again`}},
 		Checks:    []Check{test("dispatcher", "TestAStepRunsOnceAndIsRemembered", "fetched ")},
 	},
 	{
 		Name:      "a commit whose answer was lost is forgotten",
 		Breaks:    "a step that is tried again within its attempt makes its effect twice",
 		Invariant: "A remembered step does not run again",
-		Edits:     []Edit{{"dispatcher.step.mayBeStored", `return s.again || s.job.Epoch != 1`, `return s.job.Epoch != 1`}},
+		Edits:     []Edit{{"dispatcher/internal/report.Step.mayBeStored", `return s.again || s.job.Epoch != 1`, `return s.job.Epoch != 1`}},
 		Checks:    []Check{test("dispatcher", "TestACommitWhoseAnswerIsLostIsNotMadeTwice", "remembered already")},
 	},
 }

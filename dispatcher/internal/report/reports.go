@@ -149,16 +149,6 @@ func (a *Reports) SaveCheckpoint(ctx context.Context, encoded []byte) error {
 	})
 }
 
-// SaveStep stores the result of a step that has begun.
-func (a *Reports) SaveStep(ctx context.Context, name string, took time.Duration, result []byte) error {
-	return a.noteDurably(ctx, func(r *record) {
-		r.steps = append(r.steps, stepResult{
-			Name: name, Took: microseconds(took), Result: result,
-			revision: r.revision,
-		})
-	})
-}
-
 // LoadCheckpoint asks the database only if there may be a checkpoint: no attempt preceded the one with epoch 1.
 func (a *Reports) LoadCheckpoint(ctx context.Context) (encoded []byte, err error) {
 	a.mu.Lock()
@@ -376,9 +366,9 @@ func (a *Reports) foundLocked(job bool) {
 
 func microseconds(d time.Duration) string { return fmt.Sprintf("%d microseconds", d.Microseconds()) }
 
-// BeginStep takes the name of a step, and reports whether a step of that name has failed before in this attempt. The
+// beginStep takes the name of a step, and reports whether a step of that name has failed before in this attempt. The
 // error says what is wrong with the name.
-func (a *Reports) BeginStep(name string) (again bool, err error) {
+func (a *Reports) beginStep(name string) (again bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	names := a.recordLocked().names
@@ -393,18 +383,28 @@ func (a *Reports) BeginStep(name string) (again bool, err error) {
 	return again, nil
 }
 
-// StepFailed frees the name of a step, so that the handler may try it again.
-func (a *Reports) StepFailed(name string) {
+// stepFailed frees the name of a step, so that the handler may try it again.
+func (a *Reports) stepFailed(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.record.names[name] = false
 }
 
-// FindStep reads the result of a step. While the database is unreachable it waits, until ctx ends.
-func (a *Reports) FindStep(ctx context.Context, name string) (stored [][]byte, err error) {
+// findStep reads the result of a step. While the database is unreachable it waits, until ctx ends.
+func (a *Reports) findStep(ctx context.Context, name string) (stored [][]byte, err error) {
 	err = a.recorder.read(ctx, func(ctx context.Context, db Statements) (err error) {
 		stored, err = db.FindStep(ctx, pgvalue.UUID(a.job.ID), name)
 		return err
 	})
 	return stored, err
+}
+
+// saveStep stores the result of a step that has begun.
+func (a *Reports) saveStep(ctx context.Context, name string, took time.Duration, result []byte) error {
+	return a.noteDurably(ctx, func(r *record) {
+		r.steps = append(r.steps, stepResult{
+			Name: name, Took: microseconds(took), Result: result,
+			revision: r.revision,
+		})
+	})
 }
