@@ -208,7 +208,6 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 	c.metrics.claimBatch.Observe(float64(len(b.claimed)))
 
 	c.leases.Add(leasesOf(b.claimed))
-	c.capacity.inHand.Add(int64(len(b.claimed)))
 	surplus, together, now := 0, 0, time.Now()
 	c.attribute(b.claimed, now)
 	for _, a := range b.claimed {
@@ -216,11 +215,9 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 		switch {
 		case a.returned:
 			surplus++
-			c.capacity.inHand.Add(-1)
 			c.workers.returnUnstarted(a)
 		case a.route.many != nil:
 			together++
-			c.capacity.inHand.Add(-1) // its batch will take a slot
 			c.batches.gather(a)
 		default:
 			c.workers.buffer.Put(a, a.tenant.InHand.Load() <= scheduler.Sparse && !a.tenant.HasMore &&
@@ -235,16 +232,19 @@ func (c *claimer) take(ctx context.Context, b *claimBatch) error {
 	return nil
 }
 
-// attribute counts the jobs that go to the workers one by one as held by their tenants. It counts all jobs of a claim
-// before the first is delivered: a tenant that gets more than a few from it has no express jobs.
+// attribute counts the jobs that go to the workers one by one as in hand, and as held by their tenants. It counts all
+// jobs of a claim before the first is delivered: a tenant that gets more than a few from it has no express jobs.
 func (c *claimer) attribute(claimed []*attempt, now time.Time) {
+	single := 0
 	for _, a := range claimed {
 		a.arrived = now
 		if !a.returned && a.route.many == nil {
 			a.tenant = c.sched.Tenant(a.job.Tenant)
 			a.tenant.InHand.Add(1)
+			single++
 		}
 	}
+	c.capacity.inHand.Add(int64(single))
 }
 
 // returnOrphans gives back jobs that a failed claim may have leased: "The claim whose answer is lost" (docs/races.md).
