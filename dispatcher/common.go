@@ -81,8 +81,9 @@ const (
 type phase struct{ atomic.Int32 }
 
 const (
-	starting int32 = iota
-	claiming       // until the context of Run ends
+	idle int32 = iota // before Run
+	starting
+	claiming // until the context of Run ends
 	draining       // running jobs may finish, waiting ones go back
 	cutOff         // the grace period is over
 )

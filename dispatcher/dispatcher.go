@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -39,7 +38,6 @@ type Dispatcher struct {
 	callerPool   *pgxpool.Pool     // reset on failover, together with the dispatcher's own pools
 	deathHooks   map[string]string // maps each kind that dies to the kind of its hook
 	producerWake slot.Slot         // the attached producer has committed a job
-	started      atomic.Bool
 
 	// Made by Run.
 	giveUp   context.CancelFunc // ends common.settling

@@ -28,7 +28,7 @@ import (
 // Ready returns nil if the dispatcher's latest statement succeeded, and otherwise its error. Before Run it returns an
 // error. It is safe for concurrent use.
 func (d *Dispatcher) Ready() error {
-	if !d.started.Load() {
+	if d.common.phase.Load() == idle {
 		return errors.New("not started")
 	}
 	return d.common.health.Err()
@@ -42,7 +42,7 @@ func (d *Dispatcher) Ready() error {
 // Run returns an error if handlers ignore the end of their contexts, if it is called twice, or, before it claims
 // anything, if this build is too old for the schema. It retries while the database is unreachable.
 func (d *Dispatcher) Run(ctx context.Context) error {
-	if d.started.Swap(true) {
+	if !d.common.phase.CompareAndSwap(idle, starting) {
 		return fmt.Errorf("dispatcher: %w", backoff.ErrRanBefore)
 	}
 	pool, extending, err := d.openPools(ctx)
