@@ -84,8 +84,8 @@ const (
 	idle int32 = iota // before Run
 	starting
 	claiming // until the context of Run ends
-	draining       // running jobs may finish, waiting ones go back
-	cutOff         // the grace period is over
+	draining // running jobs may finish, waiting ones go back
+	cutOff   // the grace period is over
 )
 
 func (p *phase) isClaiming() bool { return p.Load() == claiming }

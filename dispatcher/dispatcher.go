@@ -84,7 +84,7 @@ func New(pool *pgxpool.Pool, mux *Mux, config Config) (*Dispatcher, error) {
 	}
 	d.deathHooks = mux.deathHooks()
 	for name, queue := range config.Queues {
-		d.common.metrics.forQueue(name, cmp.Or(queue.Concurrency, defaultConcurrency))
+		d.common.metrics.forQueue(name, queue.Concurrency)
 		d.common.metrics.busy.WithLabelValues(name)
 	}
 	for kind, r := range d.common.routes {
@@ -108,7 +108,7 @@ func (d *Dispatcher) compose(ctx context.Context, pool, extending *pgxpool.Pool)
 	d.queues = make(map[string]*loop, len(d.config.Queues))
 	finder := search.New(search.Pool{Pool: pool, Most: maxBatch}, statementTimeout)
 	for name, config := range d.config.Queues {
-		d.queues[name] = d.composeQueue(name, cmp.Or(config.Concurrency, defaultConcurrency), pool, finder)
+		d.queues[name] = d.composeQueue(name, config.Concurrency, pool, finder)
 	}
 }
 
@@ -237,6 +237,11 @@ type QueueConfig struct {
 func (c Config) withDefaults() Config {
 	if len(c.Queues) == 0 {
 		c.Queues = map[string]QueueConfig{engine.DefaultQueue: {}}
+	}
+	c.Queues = maps.Clone(c.Queues) // the caller's map stays as it is
+	for name, q := range c.Queues {
+		q.Concurrency = cmp.Or(q.Concurrency, defaultConcurrency)
+		c.Queues[name] = q
 	}
 	if c.Worker == "" {
 		c.Worker = fmt.Sprintf("%.40s-%d", hostname(), os.Getpid())

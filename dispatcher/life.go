@@ -1,7 +1,6 @@
 package dispatcher
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -290,7 +289,7 @@ func (d *Dispatcher) Presence() Presence {
 		Worker: d.common.worker, Version: engine.Version(), Queues: map[string]int{}, Kinds: d.common.kinds,
 	}
 	for name, queue := range d.config.Queues {
-		p.Queues[name] = cmp.Or(queue.Concurrency, defaultConcurrency)
+		p.Queues[name] = queue.Concurrency
 	}
 	return p
 }
