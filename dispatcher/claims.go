@@ -250,9 +250,7 @@ func (c *claims) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) (*att
 	if row.timeout.Valid {
 		job.Timeout = pgvalue.Duration(row.timeout)
 	}
-	for _, wait := range row.backoff {
-		job.Backoff = append(job.Backoff, pgvalue.Duration(wait))
-	}
+	job.Backoff = pgvalue.Durations(row.backoff)
 	if hook := a.route.success; hook != nil {
 		kept.FollowUps.Hook = func() engine.Row { return hookRow(job, hook.kind, hook.withResult) }
 	}

@@ -6,7 +6,7 @@ import "github.com/posthaste-dev/posthaste/internal/engine"
 func (d *Dispatcher) Worker() string { return d.common.worker }
 
 // Wake does what a commit of an attached producer does.
-func (d *Dispatcher) Wake() { d.wake() }
+func (d *Dispatcher) Wake() { d.producerWake.Set() }
 
 // Reserve does what the transaction of an attached producer does.
 func (d *Dispatcher) Reserve(kind, queue string, id [16]byte) engine.Reservation {

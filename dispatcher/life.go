@@ -204,7 +204,7 @@ const Channel = engine.Channel
 // Package app attaches its dispatcher to the producer that it is given. Attach is safe for concurrent use.
 func (d *Dispatcher) Attach(p *outbox.Producer) (detach func()) {
 	local := engine.InternalOf(p)
-	local.SetWake(d.wake)
+	local.SetWake(d.producerWake.Set)
 	local.SetReserve(d.reserve)
 	return func() {
 		local.SetWake(nil)
@@ -212,11 +212,6 @@ func (d *Dispatcher) Attach(p *outbox.Producer) (detach func()) {
 	}
 }
 
-// wake makes every queue look for jobs now, unless such wake-ups find none (pace). The attached producer calls it after
-// it has committed a job. It never blocks, and may be called at any time.
-func (d *Dispatcher) wake() { d.producerWake.Set() }
-
-// fanOut passes each wake-up on to every queue.
 func (d *Dispatcher) fanOut(ctx context.Context) {
 	others := d.config.Wake
 	for {

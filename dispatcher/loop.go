@@ -332,8 +332,8 @@ func (l *loop) survey(ctx context.Context) (found bool, err error) {
 			continue
 		case math.IsInf(row.DueInSeconds, -1):
 			r.Unknown = true
-		default: // a time.Duration cannot reach the year 9999
-			r.Due = time.Duration(min(row.DueInSeconds, math.MaxInt32) * float64(time.Second))
+		default:
+			r.Due = pgvalue.Seconds(row.DueInSeconds)
 		}
 		flows = append(flows, r)
 	}

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -30,19 +31,19 @@ var (
 
 // Discard fails the job permanently: it becomes failed and waits among the dead letters for an operator, however many
 // attempts are left.
-func Discard(err error) error { return &outcome.Discarded{Err: cmpErr(err, "discarded")} }
+func Discard(err error) error { return &outcome.Discarded{Err: cmp.Or(err, errors.New("discarded"))} }
 
 // RetryAfter retries the job after the given time instead of the policy's, if attempts are left. A negative wait means
 // no wait.
 func RetryAfter(wait time.Duration, err error) error {
-	return &outcome.Postponed{Wait: wait, Err: cmpErr(err, "asked to be retried later")}
+	return &outcome.Postponed{Wait: wait, Err: cmp.Or(err, errors.New("asked to be retried later"))}
 }
 
 // RetryAtLeast retries the job as [RetryAfter] does, for a time that another system asked for, such as the Retry-After
 // header of an HTTP response. The job waits at least as long as its backoff, so that a receiver that answers "at once"
 // does not use up every attempt within a second.
 func RetryAtLeast(wait time.Duration, err error) error {
-	return &outcome.Postponed{Wait: wait, AtLeast: true, Err: cmpErr(err, "asked to be retried later")}
+	return &outcome.Postponed{Wait: wait, AtLeast: true, Err: cmp.Or(err, errors.New("asked to be retried later"))}
 }
 
 // Snooze makes the job pending again for the given time. It is not a failure: it spends no attempt and records no
@@ -63,26 +64,19 @@ func Snooze(wait time.Duration) error { return &outcome.Snoozed{Wait: wait} }
 // Use it for conditions that would affect every job alike, such as a refused connection. A job that can itself bring
 // down its dependency would do so again and again.
 func Unavailable(err error, retryAfter time.Duration) error {
-	return &outcome.Unavailable{Err: cmpErr(err, "unavailable"), Wait: max(retryAfter, 0)}
+	return &outcome.Unavailable{Err: cmp.Or(err, errors.New("unavailable")), Wait: max(retryAfter, 0)}
 }
 
 // TargetUnavailable reports an outage as [Unavailable] does, for a kind whose jobs have different targets, such as the
 // webhooks of many customers: this job's target is unavailable, and the targets of other jobs need not be. The kind
 // stays available, and each job waits on its own.
 func TargetUnavailable(err error, retryAfter time.Duration) error {
-	return &outcome.Unavailable{Err: cmpErr(err, "unavailable"), Wait: max(retryAfter, 0), OfTarget: true}
+	return &outcome.Unavailable{Err: cmp.Or(err, errors.New("unavailable")), Wait: max(retryAfter, 0), OfTarget: true}
 }
 
 // WithCode attaches the error code that is stored with the failed attempt. Operators search by it, and
 // KindConfig.FailOn matches it. An error type with a method Code() string needs no WithCode.
-func WithCode(code string, err error) error { return outcome.WithCode(code, cmpErr(err, code)) }
-
-func cmpErr(err error, otherwise string) error {
-	if err == nil {
-		return errors.New(otherwise)
-	}
-	return err
-}
+func WithCode(code string, err error) error { return outcome.WithCode(code, cmp.Or(err, errors.New(code))) }
 
 // KindConfig configures the attempts of one kind. The zero value takes the dispatcher's defaults.
 type KindConfig struct {

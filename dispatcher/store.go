@@ -220,10 +220,7 @@ func (s *store) storeUnavailable(ctx context.Context, batch []*attempt) error {
 	}
 	for _, a := range batch {
 		p.OutageLimits = append(p.OutageLimits, pgvalue.Interval(a.outcome.OutageLimit))
-		p.Waits = append(p.Waits, pgtype.Interval{
-			Microseconds: a.outcome.Wait.Microseconds(),
-			Valid:        a.outcome.Wait > 0,
-		})
+		p.Waits = append(p.Waits, pgvalue.IntervalOrNull(a.outcome.Wait))
 	}
 	rows, err := s.db.SettleUnavailable(ctx, p)
 	became := make(map[outbox.ID]outbox.Status, len(rows))

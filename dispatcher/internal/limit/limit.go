@@ -170,7 +170,7 @@ type Usage struct {
 func newUsage(m sqlgen.MeasureQueueRow) *Usage {
 	u := &Usage{MeasureQueueRow: m}
 	if m.Rate != nil {
-		u.log = newStartLog(time.Duration(m.RateSeconds*float64(time.Second)), m.Now.Time, m.StartTimes, m.StartCounts)
+		u.log = newStartLog(pgvalue.Seconds(m.RateSeconds), m.Now.Time, m.StartTimes, m.StartCounts)
 	}
 	return u
 }
