@@ -1,3 +1,5 @@
+{{- /* The last position that was given out: 0 if none was. */}}
+{{- define "last"}}CASE WHEN is_called THEN last_value ELSE last_value - 1 END{{end}}
 {{- /* Of the positions that a sink passes, the last ten thousand: there a transaction that is still open may have taken one. */}}
 {{- define "recent"}}int8range(least(greatest(found.top, target.position - 10000), target.position) + 1, target.position + 1){{end}}
 {{- /* The positions of what a sink passes at which an event is visible. The others become holes. */}}
@@ -12,7 +14,7 @@
 WITH found AS (
     SELECT 0::bigint AS top WHERE NOT EXISTS (SELECT FROM outbox.sinks WHERE sinks.sink = @sink)
 ), target AS (
-    SELECT CASE WHEN @at_end::boolean THEN last_value ELSE 0 END AS position FROM outbox.events_position_seq
+    SELECT CASE WHEN @at_end::boolean THEN {{template "last"}} ELSE 0 END AS position FROM outbox.events_position_seq
 ), passed AS (
     SELECT int8multirange({{template "recent"}}) AS positions FROM found, target
 ), seen AS (
@@ -34,7 +36,7 @@ SELECT sink, top, holes_are.positions AS holes, coalesce(CASE WHEN state.owned T
        (CASE WHEN state.owned THEN away_since END)::timestamptz AS away_since,
        coalesce(CASE WHEN state.owned THEN away_code END, '')::text AS away_code,
        coalesce(CASE WHEN state.owned THEN away_message END, '')::text AS away_message, paused_at,
-       (SELECT last_value FROM outbox.events_position_seq)::bigint AS last, held.messages AS held_messages, held.keys AS held_keys,
+       (SELECT {{template "last"}} FROM outbox.events_position_seq)::bigint AS last, held.messages AS held_messages, held.keys AS held_keys,
        least(
            (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1),
            (SELECT event.at
@@ -193,14 +195,14 @@ SELECT found.sink, found.free::boolean AS free, found.held FROM found;
 -- name: PositionSince :one
 -- PositionSince returns the position before the first event that was stored from a time on; if there is none, and for
 -- infinity, the end of the log.
-SELECT coalesce(min(position) - 1, (SELECT last_value FROM outbox.events_position_seq))::bigint AS before
+SELECT coalesce(min(position) - 1, (SELECT {{template "last"}} FROM outbox.events_position_seq))::bigint AS before
 FROM outbox.events
 WHERE at >= @since::timestamptz;
 
 -- name: SinkMove :many
 -- SinkMove returns where a sink is, and how many events are between there and a position: to be skipped, together with
 -- those that wait at holes, or to be published again.
-SELECT sinks.top, (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
+SELECT sinks.top, (SELECT {{template "last"}} FROM outbox.events_position_seq)::bigint AS last,
        ((SELECT count(*)
          FROM outbox.events
          WHERE position > least(sinks.top, @position::bigint) AND position <= greatest(sinks.top, @position))
@@ -220,7 +222,7 @@ WHERE sink = @sink;
 -- owner: the former one reads the cursor again, and whatever it has under way is refused. SeekSink returns where the
 -- sink was, whether it has moved, and how many events that skips or publishes again.
 WITH RECURSIVE target AS (
-    SELECT @position::bigint AS position, last_value AS last FROM outbox.events_position_seq
+    SELECT @position::bigint AS position, {{template "last"}} AS last FROM outbox.events_position_seq
 ), found AS MATERIALIZED (
     SELECT sinks.sink, sinks.top, sinks.holes FROM outbox.sinks WHERE sinks.sink = @sink::text FOR UPDATE
 ), passed AS (

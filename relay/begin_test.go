@@ -63,12 +63,17 @@ func TestASinkBeginsWhereItsConfigurationSays(t *testing.T) {
 	later.await(t, `"7"`, `"8"`)
 }
 
-// In a log that has never had an event, to begin now skips nothing.
+// In a log that has never had an event, to begin now skips nothing, and is not taken for a failover.
 func TestASinkBeginsInAnEmptyLog(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	var sink recorder
-	start(t, db, &sink, func(c *relay.Config) { c.Sinks[0].Begin = relay.BeginNow })
+	var logged said
+	start(t, db, &sink, func(c *relay.Config) { c.Sinks[0].Begin, c.Logger = relay.BeginNow, logged.logger(t) })
+	waitFor(t, func() bool { return logged.has("sink owned") }, func() string { return "the sink is owned" })
+	if s, err := operator.New(db).Sink(t.Context(), "s"); err != nil || s.Lag != 0 || logged.has("rewound") {
+		t.Errorf("the sink is %+v, %v, want no lag and no rewind", s, err)
+	}
 	publish(t, db, "order.paid", "k", "1", "2")
 	sink.await(t, "1", "2")
 }

@@ -15,7 +15,7 @@ const DeclareSink = `-- name: DeclareSink :many
 WITH found AS (
     SELECT 0::bigint AS top WHERE NOT EXISTS (SELECT FROM outbox.sinks WHERE sinks.sink = $1)
 ), target AS (
-    SELECT CASE WHEN $2::boolean THEN last_value ELSE 0 END AS position FROM outbox.events_position_seq
+    SELECT CASE WHEN $2::boolean THEN CASE WHEN is_called THEN last_value ELSE last_value - 1 END ELSE 0 END AS position FROM outbox.events_position_seq
 ), passed AS (
     SELECT int8multirange(int8range(least(greatest(found.top, target.position - 10000), target.position) + 1, target.position + 1)) AS positions FROM found, target
 ), seen AS (
@@ -100,7 +100,7 @@ SELECT sink, top, holes_are.positions AS holes, coalesce(CASE WHEN state.owned T
        (CASE WHEN state.owned THEN away_since END)::timestamptz AS away_since,
        coalesce(CASE WHEN state.owned THEN away_code END, '')::text AS away_code,
        coalesce(CASE WHEN state.owned THEN away_message END, '')::text AS away_message, paused_at,
-       (SELECT last_value FROM outbox.events_position_seq)::bigint AS last, held.messages AS held_messages, held.keys AS held_keys,
+       (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM outbox.events_position_seq)::bigint AS last, held.messages AS held_messages, held.keys AS held_keys,
        least(
            (SELECT at FROM outbox.events WHERE position > sinks.top ORDER BY position LIMIT 1),
            (SELECT event.at
@@ -242,7 +242,7 @@ func (q *Queries) PauseSink(ctx context.Context, arg PauseSinkParams) ([]string,
 }
 
 const PositionSince = `-- name: PositionSince :one
-SELECT coalesce(min(position) - 1, (SELECT last_value FROM outbox.events_position_seq))::bigint AS before
+SELECT coalesce(min(position) - 1, (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM outbox.events_position_seq))::bigint AS before
 FROM outbox.events
 WHERE at >= $1::timestamptz
 `
@@ -409,7 +409,7 @@ func (q *Queries) ResumeSink(ctx context.Context, arg ResumeSinkParams) ([]Resum
 
 const SeekSink = `-- name: SeekSink :many
 WITH RECURSIVE target AS (
-    SELECT $1::bigint AS position, last_value AS last FROM outbox.events_position_seq
+    SELECT $1::bigint AS position, CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS last FROM outbox.events_position_seq
 ), found AS MATERIALIZED (
     SELECT sinks.sink, sinks.top, sinks.holes FROM outbox.sinks WHERE sinks.sink = $2::text FOR UPDATE
 ), passed AS (
@@ -541,7 +541,7 @@ func (q *Queries) SeekSink(ctx context.Context, arg SeekSinkParams) ([]SeekSinkR
 }
 
 const SinkMove = `-- name: SinkMove :many
-SELECT sinks.top, (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
+SELECT sinks.top, (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM outbox.events_position_seq)::bigint AS last,
        ((SELECT count(*)
          FROM outbox.events
          WHERE position > least(sinks.top, $1::bigint) AND position <= greatest(sinks.top, $1))
