@@ -151,23 +151,23 @@ type stored Ended[json.RawMessage]
 // UnmarshalJSON reads the stored form. A payload that is not a T is no error: the job may have died of it, and its hook
 // should run all the same.
 func (e *Ended[T]) UnmarshalJSON(text []byte) error {
-	var end stored
-	if err := json.Unmarshal(text, &end); err != nil {
+	type plain Ended[T] // without this method
+	in := struct {
+		*plain
+		Args json.RawMessage `json:"args"` // hides that of plain
+	}{plain: new(plain)}
+	if err := json.Unmarshal(text, &in); err != nil {
 		return err
 	}
-	*e = Ended[T]{
-		ID: end.ID, Kind: end.Kind, Queue: end.Queue, Status: end.Status, Attempt: end.Attempt, Epoch: end.Epoch,
-		ErrorCode: end.ErrorCode, ErrorMessage: end.ErrorMessage, Payload: end.Payload, Result: end.Result,
-	}
-	if end.Payload != nil {
+	if *e = Ended[T](*in.plain); e.Payload != nil {
 		return nil
 	}
 	var args T
-	if err := json.Unmarshal(end.Args, &args); err != nil {
-		e.Payload = end.Args
-		return nil
+	if json.Unmarshal(in.Args, &args) != nil {
+		e.Payload = in.Args
+	} else {
+		e.Args = args
 	}
-	e.Args = args
 	return nil
 }
 
