@@ -144,11 +144,11 @@ type cursors struct {
 	suspectsTurn bool // the last claim was for no suspect
 }
 
-const LockedRetry = 5 * time.Millisecond
+const soon = 5 * time.Millisecond // how soon to look again at what nobody announces
 
 // LockedPause returns how long to wait before what was locked is looked at again, after so many looks in a row that
 // found it locked.
-func LockedPause(looks int) time.Duration { return LockedRetry << min(looks, 8) }
+func LockedPause(looks int) time.Duration { return soon << min(looks, 8) }
 
 // maxCursors bounds a queue's memory, and what a survey of the queue reads: some milliseconds.
 const maxCursors = 1024

@@ -81,7 +81,7 @@ const (
 	ExpressPart = 16
 	// shareTime is how long after its last claim a tenant counts as using the queue.
 	shareTime = 10 * time.Second
-	// surveyInterval is the time between surveys while busy; if jobs may have come, LockedRetry is enough.
+	// surveyInterval is the time between surveys while busy; if jobs may have come, soon is enough.
 	surveyInterval = 100 * time.Millisecond
 )
 
@@ -377,7 +377,7 @@ func (s *Scheduler) Claimed(keyed bool, shares []Share, jobs []Leased, how Exten
 	cs.cost(how.Front, now, how.Took, how.Looked)
 	if keyed {
 		if s.keyedPausedUntil = (time.Time{}); how.Few {
-			s.keyedPausedUntil = now.Add(LockedPause(2))
+			s.keyedPausedUntil = now.Add(4 * soon)
 		}
 	}
 	if len(jobs) > 0 || how.More || how.Locked || slices.ContainsFunc(shares, expectedJobs) {
@@ -563,7 +563,7 @@ func (s *Scheduler) Sleep(now time.Time, poll time.Duration) time.Duration {
 	}
 	if s.MayHaveDue() { // they wait for room, which the workers announce
 		if s.state >= wokenSince {
-			until(s.surveyed.Add(LockedRetry).Sub(now))
+			until(s.surveyed.Add(soon).Sub(now))
 		}
 		if pause := s.keyedPausedUntil.Sub(now); pause > 0 {
 			until(pause)

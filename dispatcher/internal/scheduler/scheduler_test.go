@@ -339,7 +339,7 @@ func TestWhatIsLockedIsLookedAtAgain(t *testing.T) {
 		c.state = due
 		s.plain.get(Flow{Tenant: outbox.RootTenant}).state = drained
 		offered := []Share{{Tenant: s.Tenant(tenant), Quota: 1}}
-		for _, wait := range []time.Duration{LockedRetry, 2 * LockedRetry, 4 * LockedRetry} {
+		for _, wait := range []time.Duration{soon, 2 * soon, 4 * soon} {
 			p := s.Plan(now, roomFor(100), nil)
 			if len(p.Keyed) != 1 {
 				t.Fatalf("the plan has %d shares of jobs with a key, want one", len(p.Keyed))
@@ -364,8 +364,8 @@ func TestWhatIsLockedIsLookedAtAgain(t *testing.T) {
 		}
 		s.Claimed(true, offered, nil, Extent{Front: true, Locked: true}, now)
 		s.NoteSurvey(nil, s.since, true, now, now)
-		if got := s.Sleep(now, time.Minute); got != LockedRetry {
-			t.Fatalf("sleeps for %v after a claim that passed an offered job by, want %v", got, LockedRetry)
+		if got := s.Sleep(now, time.Minute); got != soon {
+			t.Fatalf("sleeps for %v after a claim that passed an offered job by, want %v", got, soon)
 		}
 	}
 }
@@ -425,7 +425,7 @@ func TestWhatMayBeLockedIsAskedFor(t *testing.T) {
 			}
 		}
 		c.state = due
-		for _, wait := range []time.Duration{LockedRetry, 2 * LockedRetry, 4 * LockedRetry} {
+		for _, wait := range []time.Duration{soon, 2 * soon, 4 * soon} {
 			claim(0)
 			survey(left)
 			if got := s.Sleep(now, time.Minute); got != wait || !c.At.RunAt.IsZero() {
@@ -442,8 +442,8 @@ func TestWhatMayBeLockedIsAskedFor(t *testing.T) {
 		woken()
 		claim(0)
 		survey(left)
-		if got := s.Sleep(now, time.Minute); got != 16*LockedRetry {
-			t.Fatalf("sleeps for %v after a wake-up for another job, want %v", got, 16*LockedRetry)
+		if got := s.Sleep(now, time.Minute); got != 16*soon {
+			t.Fatalf("sleeps for %v after a wake-up for another job, want %v", got, 16*soon)
 		}
 		woken()
 		claim(0)

@@ -37,7 +37,7 @@ func (s *Scheduler) SurveyDue(now time.Time) bool {
 	case s.state >= incomplete:
 		return true
 	case s.MayHaveDue():
-		return since >= surveyInterval || s.state >= wokenSince && since >= LockedRetry
+		return since >= surveyInterval || s.state >= wokenSince && since >= soon
 	}
 	return s.state > upToDate || !s.gapsCovered && s.gapBudget.allows(now)
 }
