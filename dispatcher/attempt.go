@@ -66,7 +66,6 @@ func fencesOf(attempts []*attempt) (ids []pgtype.UUID, epochs []int64) {
 	})
 }
 
-// leasesOf returns the leases of attempts.
 func leasesOf(attempts []*attempt) iter.Seq[*lease.Lease] {
 	return func(yield func(*lease.Lease) bool) {
 		for _, a := range attempts {
@@ -77,7 +76,6 @@ func leasesOf(attempts []*attempt) iter.Seq[*lease.Lease] {
 	}
 }
 
-// unstored returns the attempts whose outcomes are not stored.
 func unstored(batch []*attempt) (left []*attempt) {
 	for _, a := range batch {
 		if !a.stored {
@@ -101,11 +99,9 @@ func (a *attempt) isUnmoved(now time.Time, leaseTTL time.Duration) bool {
 	return a.rowAt.Valid && now.Sub(a.lease.Claimed) < leaseTTL/4
 }
 
-// LeaseLost reports whether the lease is known to be lost.
+// LeaseLost and LoseLease are for report.Owner.
 func (a *attempt) LeaseLost() bool { return errors.Is(a.lease.Ended(), outbox.ErrLeaseLost) }
-
-// LoseLease ends the attempt because its lease is lost.
-func (a *attempt) LoseLease() { a.lease.End(outbox.ErrLeaseLost) }
+func (a *attempt) LoseLease()      { a.lease.End(outbox.ErrLeaseLost) }
 
 // mayBeCalledOff reports whether the attempt's job may still be closed as cancelled or expired. It excludes an attempt
 // that completed its job in a transaction of its own, because the row is gone, unless the attempt was stopped or has a

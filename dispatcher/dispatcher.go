@@ -172,7 +172,6 @@ func (d *Dispatcher) composeQueue(name string, concurrency int, pool *pgxpool.Po
 	}, finder)
 }
 
-// pokeAll makes every queue look for jobs.
 func (d *Dispatcher) pokeAll() {
 	for _, q := range d.queues {
 		q.capacity.Poke()

@@ -93,7 +93,6 @@ func handleHook[T any](m *Mux, kind string, hook func(context.Context, *outbox.J
 	handleAs(m, kind, hook, config)
 }
 
-// deathHooks maps each kind that has a death hook to the kind of the hook.
 func (m *Mux) deathHooks() map[string]string {
 	hooks := map[string]string{}
 	for name, kind := range m.names() {

@@ -118,7 +118,6 @@ func (i *Inline) Work(ctx context.Context, f InlineFlow) ([]InlineEnd, error) {
 	return ends, i.d.promoter.Once()
 }
 
-// claim leases the jobs that Work will run.
 func (i *Inline) claim(ctx context.Context, f InlineFlow, r *route, recorder *report.Recorder) ([]*attempt, error) {
 	room := 1
 	if r.many != nil {

@@ -81,7 +81,6 @@ func (d *Dispatcher) openPools(ctx context.Context) (pool, extending *pgxpool.Po
 	return pool, extending, err
 }
 
-// Times after the grace period: see work.
 const (
 	giveUpAfter  = 2 * hintTimeout
 	hangUpAfter  = giveUpAfter + statementTimeout

@@ -228,7 +228,6 @@ func (l *loop) pollAfter(now time.Time) time.Duration {
 	return l.sched.PollAfter(now, l.poll())
 }
 
-// plan returns what the next claim asks for.
 func (l *loop) plan() scheduler.Plan {
 	p := l.planFor(l.nextClaimMost)
 	if len(p.Kinds) == 0 {

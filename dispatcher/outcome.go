@@ -76,7 +76,9 @@ func TargetUnavailable(err error, retryAfter time.Duration) error {
 
 // WithCode attaches the error code that is stored with the failed attempt. Operators search by it, and
 // KindConfig.FailOn matches it. An error type with a method Code() string needs no WithCode.
-func WithCode(code string, err error) error { return outcome.WithCode(code, cmp.Or(err, errors.New(code))) }
+func WithCode(code string, err error) error {
+	return outcome.WithCode(code, cmp.Or(err, errors.New(code)))
+}
 
 // KindConfig configures the attempts of one kind. The zero value takes the dispatcher's defaults.
 type KindConfig struct {
@@ -108,7 +110,6 @@ func (c KindConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// policy returns the kind's settings for deciding outcomes.
 func (c KindConfig) policy() outcome.Policy {
 	return outcome.Policy{Backoff: c.Backoff, FailOn: c.FailOn, OutageLimit: c.OutageLimit}
 }

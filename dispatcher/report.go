@@ -136,7 +136,6 @@ func mayHaveEnded(a *attempt) bool {
 	return engine.InternalOf(a.job).Completed.Load() || !a.deadline.IsZero() && !time.Now().Before(a.deadline)
 }
 
-// idSet returns a set of the ids.
 func idSet(ids []pgtype.UUID) map[[16]byte]bool {
 	set := make(map[[16]byte]bool, len(ids))
 	for _, id := range ids {
