@@ -335,3 +335,35 @@ func TestZombieBesideItsReplacement(t *testing.T) {
 		t.Errorf("jobs completed = %v, want 1", n)
 	}
 }
+
+// A user's trigger fails for one job while it runs, with an error that the server otherwise reports for all: the other
+// jobs keep their leases.
+func TestATriggerThatFailsCostsOneLease(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db, `CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO app.audit VALUES (NEW.id); RETURN NULL; END $$`)
+	exec(t, db, `CREATE TRIGGER audit AFTER UPDATE ON outbox.jobs FOR EACH ROW WHEN (OLD.status = 'running' AND NEW.payload = '{"n":1}') EXECUTE FUNCTION audit()`)
+	fourProbes(t, db)
+	enqueue(t, db, probe{1}, outbox.Options{})
+	config := quiet(nil)
+	config.LeaseTTL = 2 * time.Second
+	gate, lost := make(chan struct{}), make(chan int, 5)
+	d := start(t, db, handle(func(ctx context.Context, job *outbox.Job[probe]) error {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			lost <- job.Args.N
+		}
+		return nil
+	}), config)
+	if n := receive(t, lost, "a lease to be lost"); n != 1 {
+		t.Error("the lease of another job is lost")
+	}
+	time.Sleep(config.LeaseTTL)
+	close(gate)
+	await(t, db, "all succeed", `SELECT count(*) = 5 FROM outbox.history WHERE status = 'succeeded' AND attempt = 1`)
+	if len(lost) > 0 {
+		t.Error("the lease of another job is lost later")
+	}
+	d.stop(t)
+}

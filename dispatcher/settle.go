@@ -150,23 +150,26 @@ func (s *settler) store(batch []*attempt, how settlement, retried bool) bool {
 			s.settled(batch, retried)
 			return true
 		}
-		if !pgsession.RefusesTheRow(err) {
+		retried = retried || !pgsession.ChangedNothing(err)
+		refused := s.refuses(how, err)
+		if !refused {
 			s.health.Failed(err)
 			s.health.Complain(ctx, "settle failed", err, slog.Int("jobs", len(batch)))
 		} else if len(batch) == 1 { // the row's fault, not the database's
-			s.log.LogAttrs(ctx, slog.LevelWarn, "settle failed", slog.Int("jobs", 1), slog.Any("err", err))
+			s.log.LogAttrs(ctx, slog.LevelWarn, "settle failed", slog.Int("jobs", 1),
+				slog.String("job_id", batch[0].job.ID.String()), slog.Any("err", err))
 		}
 		switch {
 		case pgsession.IsNoPartition(err) && s.settling.Err() == nil:
 			s.statements.ensureDays()
-		case pgsession.RefusesTheRow(err) && len(batch) == 1:
+		case refused && len(batch) == 1:
 			return s.storeRefused(batch[0], err, retried)
 		case pgsession.IsLockedOut(err) && s.setLockedAside(&batch):
 			continue // with the others
-		case s.settling.Err() != nil && !pgsession.RefusesTheRow(err):
+		case s.settling.Err() != nil && !refused:
 			s.drop(batch)
 			return false
-		case len(batch) > 1 && (pgsession.RefusesTheRow(err) || tries > 1 && !pgsession.IsUnreachable(err)):
+		case len(batch) > 1 && (refused || tries > 1 && !pgsession.IsUnreachable(err)):
 			half := len(batch) / 2
 			if !s.store(batch[:half], how, retried) { // each of the others would take as long
 				s.drop(batch[half:])
@@ -177,6 +180,16 @@ func (s *settler) store(batch []*attempt, how settlement, retried bool) bool {
 		s.health.Rest(s.settling, retry.Next(), err)
 	}
 	return true
+}
+
+// refuses reports whether the database refuses some outcomes of a batch, and not every statement that stores such
+// outcomes.
+func (s *settler) refuses(how settlement, err error) bool {
+	return pgsession.RefusesTheRow(err) || pgsession.IsRefusalOf(err, func() error {
+		ctx, cancel := s.boundSettling()
+		defer cancel()
+		return s.statements.store(ctx, how, nil)
+	})
 }
 
 // drop gives up outcomes at the end of the process: the leases lapse.
@@ -280,14 +293,14 @@ func (s *settler) storeLater(a *attempt) {
 		for last := 0; last < 3 && s.settling.Err() == nil; {
 			s.turn <- struct{}{}
 			err := s.storeRefusedAgain(a)
+			if s.afterJobs.Err() != nil && s.refuses(settlementOf(a), err) && !pgsession.IsLockedOut(err) {
+				last++
+			}
 			<-s.turn
 			if err == nil {
 				a.capacity.refused.Add(-1)
 				a.capacity.RoomMade()
 				return
-			}
-			if s.afterJobs.Err() != nil && pgsession.RefusesTheRow(err) && !pgsession.IsLockedOut(err) {
-				last++
 			}
 			if last < 3 && retry.Wait(wait) != nil {
 				retry, wait = backoff.Backoff{}, s.settling
@@ -320,7 +333,7 @@ func (s *settler) storeRefusedAgain(a *attempt) error {
 			continue
 		case pgsession.IsNoPartition(err):
 			s.statements.ensureDays()
-		case !pgsession.RefusesTheRow(err):
+		case !s.refuses(settlementOf(a), err):
 			s.health.Failed(err)
 		}
 		s.health.Complain(ctx, "outcome not stored yet", err, slog.String("job_id", a.job.ID.String()))

@@ -251,6 +251,88 @@ func TestRefusedRowDoesNotHoldUpTheOthers(t *testing.T) {
 	d.stop(t)
 }
 
+// alert creates a trigger that fails with the SQLSTATE for each job that becomes dead, as a user's may.
+func alert(t *testing.T, db *pgxpool.Pool, code string) {
+	t.Helper()
+	does := `RAISE 'the alert is not stored' USING ERRCODE = '` + code + `'`
+	if code == "42P01" {
+		does = `INSERT INTO app.alerts VALUES (NEW.id)` // there is no such table any more
+	}
+	exec(t, db, `CREATE FUNCTION alert() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN `+does+`; RETURN NULL; END $$`)
+	exec(t, db, `CREATE TRIGGER alert AFTER UPDATE ON outbox.jobs FOR EACH ROW WHEN (NEW.status = 'dead') EXECUTE FUNCTION alert()`)
+}
+
+// A trigger may report any error for one row, also one that otherwise concerns every statement: its own table is gone
+// (42P01), it may not write there (42501), another server is away (08001), the system has a fault (58030, XX000). More
+// outcomes are refused than there are settlers, and no other job waits for them.
+func TestOtherJobsDoNotWaitForATriggerThatFails(t *testing.T) {
+	t.Parallel()
+	for _, code := range []string{"42P01", "42501", "08001", "58030", "XX000"} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			alert(t, db, code)
+			dying := fourProbes(t, db)
+			exec(t, db, `UPDATE outbox.jobs SET max_attempts = 1`)
+			for range 20 {
+				enqueue(t, db, probe{1}, outbox.Options{})
+			}
+			gate := make(chan struct{})
+			d := start(t, db, handle(func(_ context.Context, job *outbox.Job[probe]) error {
+				if job.Args.N == 0 {
+					return errBoom
+				}
+				<-gate
+				return nil
+			}), quiet(nil))
+			awaitThat(t, "outcomes are refused", func() bool { return strings.Contains(d.log.String(), code) })
+			time.Sleep(time.Second) // each settler has met one
+			close(gate)
+			await(t, db, "the others succeed", `SELECT count(*) = 20 FROM outbox.history WHERE status = 'succeeded'`)
+			if n := ask[int](t, db, `SELECT count(*) FROM outbox.jobs WHERE status = 'running' AND attempt = 1`); n != 4 {
+				t.Errorf("%d of the refused are running, want 4", n)
+			}
+			exec(t, db, `DROP TRIGGER alert ON outbox.jobs`)
+			await(t, db, "the refused are dead in the end", `SELECT count(*) = 4 FROM outbox.jobs WHERE status = 'dead'`)
+			d.stop(t)
+			for _, id := range dying {
+				wantState(t, db, id, "dead attempt=1 epoch=2 lost=0 error=error")
+			}
+		})
+	}
+}
+
+// A table of ours is missing for a while: outcomes wait together for it, and none is set aside, which would make room
+// for other jobs whose outcomes cannot be stored either.
+func TestNoOutcomeIsSetAsideWhileEachStatementFails(t *testing.T) {
+	t.Parallel()
+	for table, ends := range map[string]error{"history": nil, "attempts": dispatcher.Discard(errBoom)} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			ids := fourProbes(t, db)
+			gate := make(chan struct{})
+			d := start(t, db, handle(func(context.Context, *outbox.Job[probe]) error { <-gate; return ends }), quiet(nil))
+			await(t, db, "all are running", `SELECT count(*) = 4 FROM outbox.jobs WHERE status = 'running'`)
+			exec(t, db, `ALTER TABLE outbox.`+table+` RENAME TO away`)
+			close(gate)
+			awaitThat(t, "they are not stored", func() bool { return strings.Contains(d.log.String(), "42P01") })
+			time.Sleep(time.Second) // for tries of each alone
+			if strings.Contains(d.log.String(), "not stored yet") {
+				t.Error("an outcome is set aside")
+			}
+			exec(t, db, `ALTER TABLE outbox.away RENAME TO `+table)
+			await(t, db, "all are stored", `SELECT count(*) = 0 FROM outbox.jobs WHERE status = 'running'`)
+			d.stop(t)
+			for _, id := range ids {
+				if got := state(t, db, id); !strings.Contains(got, "attempt=1") || !strings.Contains(got, "lost=0") {
+					t.Errorf("it is %s", got)
+				}
+			}
+		})
+	}
+}
+
 // An outcome that the database does not accept keeps its lease, even beyond the time that its handler might have taken:
 // otherwise the reaper would take the job, and a finished job would run again.
 func TestARefusedOutcomeKeepsItsLease(t *testing.T) {

@@ -64,7 +64,8 @@ func settlementOf(a *attempt) settlement {
 }
 
 // store stores the outcomes of attempts that are settled alike, and marks the attempts whose outcomes are stored. If it
-// returns an error, some may be marked, and the batch can be stored again.
+// returns an error, some may be marked, and the batch can be stored again. An empty batch shows whether the statement
+// works.
 func (s *store) store(ctx context.Context, how settlement, batch []*attempt) error {
 	settle := [settlements]func(*store, context.Context, []*attempt) error{
 		success:     (*store).storeSucceeded,
@@ -115,7 +116,7 @@ func (s *store) storeSucceeded(ctx context.Context, batch []*attempt) error {
 		}
 		noteStored(streamed, stored)
 	}
-	if len(others) > 0 {
+	if len(others) > 0 || len(batch) == 0 {
 		stored, err := s.db.SettleSucceeded(ctx, successes(others))
 		if err != nil {
 			return err

@@ -160,7 +160,7 @@ func (e *deadlineExpirer) span(ctx context.Context,
 		params.Skipped = e.skipped.names(began)
 		var took time.Duration
 		last, took, err = e.close(ctx, params)
-		if pgsession.IsRefusal(err) {
+		if pgsession.MayBeRefusal(err) {
 			if err = e.apart(ctx, params, err); err == nil {
 				continue // with what is left
 			}
@@ -220,9 +220,11 @@ func (e *deadlineExpirer) apart(ctx context.Context, params sqlgen.ExpireDeadlin
 	}
 	var tally refusals
 	err = pgsession.Apart(found, func(part []sqlgen.FindLateJobsRow) error {
-		params.FromDeadline = part[0].Deadline
-		params.BeforeDeadline = instant(part[len(part)-1].Deadline.Time.Add(time.Microsecond))
-		params.Among = params.Among[:0]
+		params.Among = []pgtype.UUID{} // nil would be all
+		if len(part) > 0 {
+			params.FromDeadline = part[0].Deadline
+			params.BeforeDeadline = instant(part[len(part)-1].Deadline.Time.Add(time.Microsecond))
+		}
 		for _, job := range part {
 			params.Among = append(params.Among, job.ID)
 		}

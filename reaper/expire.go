@@ -105,10 +105,11 @@ func (e *expirer) span(ctx context.Context, s span) (cost time.Duration, now tim
 	for {
 		params.Skipped, params.MaxJobs = e.skipped.names(began), e.batch
 		rows, last, took, err := e.take(ctx, params)
-		if pgsession.IsRefusal(err) {
+		if pgsession.MayBeRefusal(err) {
 			if err = e.apart(ctx, params, err); err == nil {
 				continue // with what is left
 			}
+			e.outages.failed = e.outages.failed || !pgsession.IsRefusal(err)
 		}
 		if err != nil {
 			return cost + took, now, fmt.Errorf("expire leases: %w", err)
@@ -185,9 +186,11 @@ func (e *expirer) apart(ctx context.Context, params sqlgen.ExpireLeasesParams, c
 	}
 	var tally refusals
 	err = pgsession.Apart(found, func(part []sqlgen.FindLapsedLeasesRow) error {
-		params.FromLease = part[0].LeaseExpiresAt
-		params.BeforeLease = instant(part[len(part)-1].LeaseExpiresAt.Time.Add(time.Microsecond))
-		params.Among = params.Among[:0]
+		params.Among = []pgtype.UUID{} // nil would be all
+		if len(part) > 0 {
+			params.FromLease = part[0].LeaseExpiresAt
+			params.BeforeLease = instant(part[len(part)-1].LeaseExpiresAt.Time.Add(time.Microsecond))
+		}
 		for _, job := range part {
 			params.Among = append(params.Among, job.ID)
 		}

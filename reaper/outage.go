@@ -82,11 +82,12 @@ func (s *outageTracker) awaySince() time.Time {
 }
 
 // fail records that a statement has failed. A refusal is an answer without the database's time: as far as is known, the
-// reaper slept until it came.
+// reaper slept until it came. An error that may be one proves nothing yet.
 func (s *outageTracker) fail(err error) {
 	switch {
-	case !pgsession.IsRefusal(err):
+	case !pgsession.MayBeRefusal(err):
 		s.failed = true
+	case !pgsession.IsRefusal(err):
 	case !s.failed:
 		s.asked = time.Time{}
 	}

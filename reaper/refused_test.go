@@ -1,6 +1,7 @@
 package reaper
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -9,10 +10,11 @@ import (
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
-// refuse creates a trigger that refuses every act on the jobs of a kind.
-func refuse(t *testing.T, db *pgxpool.Pool, act, kind string) {
+// refuse creates a trigger that refuses every act on the jobs of a kind. A trigger may report any SQLSTATE: its own
+// table may be missing (42P01), or the system may have a fault (XX000).
+func refuse(t *testing.T, db *pgxpool.Pool, act, kind, code string) {
 	t.Helper()
-	exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'poisoned' USING ERRCODE = 'check_violation'; END $$`)
+	exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'poisoned' USING ERRCODE = '`+code+`'; END $$`)
 	exec(t, db, `CREATE TRIGGER refuse BEFORE `+act+` ON outbox.jobs FOR EACH ROW WHEN (OLD.kind = '`+kind+`') EXECUTE FUNCTION refuse()`)
 }
 
@@ -62,11 +64,14 @@ func TestAPlainJobWithALapsePolicyIsRetried(t *testing.T) {
 // without: the others are taken from their workers, and the pass has gone well.
 func TestALapsedJobThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ act, set, others string }{
-		"retried":              {"UPDATE", `max_attempts = 2`, "retrying 504"},
-		"dead":                 {"UPDATE", `max_attempts = 1`, "dead 504"},
-		"cancelled":            {"DELETE", `cancel_requested_at = now()`, "cancelled 504"},
-		"refused what it does": {"UPDATE OR DELETE", `on_lapse = CASE WHEN key IS NOT NULL THEN 'fail-stale' END, max_attempts = 2`, "retrying 502, stale 2"},
+	for name, c := range map[string]struct{ act, set, others, code string }{
+		"retried":                 {"UPDATE", `max_attempts = 2`, "retrying 504", "23514"},
+		"dead":                    {"UPDATE", `max_attempts = 1`, "dead 504", "23514"},
+		"dead, its table is gone": {"UPDATE", `max_attempts = 1`, "dead 504", "42P01"},
+		"dead, and not allowed":   {"UPDATE", `max_attempts = 1`, "dead 504", "42501"},
+		"dead, a fault":           {"UPDATE", `max_attempts = 1`, "dead 504", "XX000"},
+		"cancelled":               {"DELETE", `cancel_requested_at = now()`, "cancelled 504", "23514"},
+		"refused what it does":    {"UPDATE OR DELETE", `on_lapse = CASE WHEN key IS NOT NULL THEN 'fail-stale' END, max_attempts = 2`, "retrying 502, stale 2", "23514"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -76,9 +81,13 @@ func TestALapsedJobThatIsRefusedHoldsUpNoOther(t *testing.T) {
 			storeLast(t, db, "test", "now()", lapsed)
 			storeRunning(t, db, expireBatch, -time.Second)
 			exec(t, db, `UPDATE outbox.jobs SET `+c.set)
-			refuse(t, db, c.act, "refused")
+			refuse(t, db, c.act, "refused", c.code)
 
+			r.expirer.outages.seen = query[time.Time](t, db, `SELECT now() - $1::interval`, 2*minOutage)
 			expirePass(t, r)
+			if !r.expirer.outages.end.IsZero() {
+				t.Error("a trigger counts as an outage of the database")
+			}
 			if got := outcomes(t, db, "test"); got != c.others {
 				t.Errorf("the others: %s, want %s", got, c.others)
 			}
@@ -106,31 +115,61 @@ func TestALapsedJobThatIsRefusedHoldsUpNoOther(t *testing.T) {
 // The same of jobs whose deadlines have come.
 func TestALateJobThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
-	r, db := newRig(t, Config{})
-	storeLast(t, db, "refused", "now()", "now() + interval '1 hour'")
-	storeLast(t, db, "others", "now()", "now() + interval '1 hour'")
-	storeWithDeadline(t, db, deadlineBatch, "pending", -time.Second)
-	exec(t, db, `UPDATE outbox.jobs SET deadline = now() - interval '1 s' + random() * interval '100 ms'`)
-	refuse(t, db, "DELETE", "refused")
+	for _, code := range []string{"23514", "42P01", "XX000"} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			r, db := newRig(t, Config{})
+			storeLast(t, db, "refused", "now()", "now() + interval '1 hour'")
+			storeLast(t, db, "others", "now()", "now() + interval '1 hour'")
+			storeWithDeadline(t, db, deadlineBatch, "pending", -time.Second)
+			exec(t, db, `UPDATE outbox.jobs SET deadline = now() - interval '1 s' + random() * interval '100 ms'`)
+			refuse(t, db, "DELETE", "refused", code)
 
-	deadlinePass(t, r)
-	for kind, want := range map[string]string{"others": "expired 4", "test": "expired 500", "refused": "running 4"} {
-		if got := outcomes(t, db, kind); got != want {
-			t.Errorf("%s: %s, want %s", kind, got, want)
+			deadlinePass(t, r)
+			for kind, want := range map[string]string{"others": "expired 4", "test": "expired 500", "refused": "running 4"} {
+				if got := outcomes(t, db, kind); got != want {
+					t.Errorf("%s: %s, want %s", kind, got, want)
+				}
+			}
+
+			exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
+			deadlinePass(t, r)
+			if got := outcomes(t, db, "refused"); got != "running 4" {
+				t.Errorf("at once: %s, want them left alone for a while", got)
+			}
+			for id := range r.deadlineExpirer.skipped {
+				r.deadlineExpirer.skipped[id] = time.Now() // the while is over
+			}
+			deadlinePass(t, r)
+			if got := outcomes(t, db, "refused"); got != "expired 4" {
+				t.Errorf("later: %s, want expired 4", got)
+			}
+		})
+	}
+}
+
+// A table of ours is missing for a while. That is no job's fault, so none is left alone, and it counts as an outage, in
+// which no worker could store an outcome: it costs no job an attempt.
+func TestAMissingTableIsNoJobsFault(t *testing.T) {
+	t.Parallel()
+	r, db := newRig(t, Config{})
+	expirePass(t, r)
+	storeLast(t, db, "test", "now()", "now() + interval '100 ms'")
+	exec(t, db, `UPDATE outbox.jobs SET max_attempts = 1`)
+	exec(t, db, `ALTER TABLE outbox.attempts RENAME TO away`)
+	for began := time.Now(); time.Since(began) < minOutage+time.Second; time.Sleep(minOutage / 4) {
+		if err := r.expirer.pass(t.Context()); err == nil {
+			t.Fatal("a pass succeeds without the table of the attempts")
 		}
 	}
-
-	exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
-	deadlinePass(t, r)
-	if got := outcomes(t, db, "refused"); got != "running 4" {
-		t.Errorf("at once: %s, want them left alone for a while", got)
+	if n := len(r.expirer.skipped); n > 0 {
+		t.Errorf("%d jobs are left alone", n)
 	}
-	for id := range r.deadlineExpirer.skipped {
-		r.deadlineExpirer.skipped[id] = time.Now() // the while is over
-	}
-	deadlinePass(t, r)
-	if got := outcomes(t, db, "refused"); got != "expired 4" {
-		t.Errorf("later: %s, want expired 4", got)
+	exec(t, db, `ALTER TABLE outbox.away RENAME TO attempts`)
+	r.expirer.scan = scan{}
+	expirePass(t, r)
+	if got := outcomes(t, db, "test"); got != "retrying 4" {
+		t.Errorf("they are %s, want retrying 4", got)
 	}
 }
 
@@ -149,6 +188,7 @@ func TestAKeyThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	for name, parkAfter := range map[string]string{
 		"a row":                             "",
+		"a row, with the error 42P01":       "",
 		"a head that parks it far too late": "300000 years",
 		"a head that parked it long ago":    "-300000 years",
 		// It compares as 30 days, and there is no time so long before now.
@@ -173,7 +213,11 @@ func TestAKeyThatIsRefusedHoldsUpNoOther(t *testing.T) {
 					SELECT gen_random_uuid(), tenant_id, queue, key, 'head', '{}', 'dead', true, 1, 'park', $1, now() FROM outbox.jobs WHERE kind = 'bad' AND ordered`, parkAfter)
 				exec(t, db, `DELETE FROM outbox.jobs WHERE kind = 'bad' AND ordered IS NULL`)
 			} else {
-				refuse(t, db, "UPDATE", "bad")
+				code := "23514"
+				if strings.Contains(name, "42P01") {
+					code = "42P01"
+				}
+				refuse(t, db, "UPDATE", "bad", code)
 			}
 			exec(t, db, `
 				WITH stored AS (
@@ -238,7 +282,7 @@ func TestAnExpiryMovesOnWhatIsNotRefused(t *testing.T) {
 				INSERT INTO outbox.jobs (id, tenant_id, queue, key, kind, payload, status, epoch, attempt, started_at, lease_owner, lease_expires_at)
 				SELECT gen_random_uuid(), tenant_id, queue, key, 'first', '{}', 'running', 1, 1, now(), 'worker-1', now() + interval '1 hour' FROM outbox.jobs`)
 			exec(t, db, `UPDATE outbox.jobs SET `+c.set+` WHERE kind = 'first'`)
-			refuse(t, db, "UPDATE", "bad")
+			refuse(t, db, "UPDATE", "bad", "XX000")
 			c.pass(t, r)
 			for kind, want := range map[string]string{"others": "pending 4", "bad": "blocked 2"} {
 				if got := outcomes(t, db, kind); got != want {

@@ -145,7 +145,7 @@ var settle = []Mutant{
 		Name:      "a refused follow-up is left out",
 		Breaks:    "a job whose follow-ups cannot be stored succeeds without them, in silence",
 		Invariant: "Atomic",
-		Edits:     []Edit{{"dispatcher.settler.storeRefusedAgain", `settlementOf(a)`, `settlementOf(a)&^1`}},
+		Edits:     []Edit{{"dispatcher.settler.storeRefusedAgain", `store(ctx, settlementOf(a), `, `store(ctx, settlementOf(a)&^1, `}},
 		Checks:    []Check{test("dispatcher", "TestASettlementWithoutItsFollowUpsIsNone/for_now", "follow-ups = 0, want one")},
 	},
 	{

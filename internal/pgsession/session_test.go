@@ -333,13 +333,16 @@ func TestStatesAreDistinguished(t *testing.T) {
 	pg := func(code, constraint string) error {
 		return fmt.Errorf("claim: %w", &pgconn.PgError{Code: code, ConstraintName: constraint})
 	}
+	goesOn := func(code string) error {
+		return &pgconn.PgError{Code: code, Severity: "ERREUR", SeverityUnlocalized: "ERROR"}
+	}
 	db := pgtest.New(t)
 	_, noPartition := db.Exec(t.Context(), `CREATE TEMP TABLE days (day date) PARTITION BY LIST (day); INSERT INTO days VALUES (now())`)
 	_, raised := db.Exec(t.Context(), `DO $$ BEGIN RAISE EXCEPTION 'poisoned' USING ERRCODE = 'check_violation'; END $$`)
 	if State(noPartition) != "23514" || State(raised) != "23514" {
 		t.Fatalf("got %v and %v, want SQLSTATE 23514 of both", noPartition, raised)
 	}
-	full := &pgconn.PgError{Code: "54000", Routine: "PreCommit_Notify"} // too many notifications in the NOTIFY queue
+	full := &pgconn.PgError{Code: "54000", SeverityUnlocalized: "ERROR", Routine: "PreCommit_Notify"} // too many notifications in the NOTIFY queue
 	_, large := db.Exec(t.Context(), `CREATE TEMP TABLE wide (body text PRIMARY KEY); INSERT INTO wide SELECT string_agg(gen_random_uuid()::text, '') FROM generate_series(1, 500)`)
 	if State(large) != full.Code {
 		t.Fatalf("got %v, want SQLSTATE 54000 of a row that is too large for its index", large)
@@ -361,6 +364,7 @@ func TestStatesAreDistinguished(t *testing.T) {
 	}{
 		"RefusesTheRow":  {RefusesTheRow, []error{pg("22P05", ""), pg("23514", "c"), pg("P0001", ""), pg("55P03", ""), pg("57014", ""), pg("40P01", "")}, []error{errors.New("cut"), pg("25006", ""), pg("42501", ""), pg("57P01", ""), pg("40001", ""), pg("53300", ""), full}},
 		"IsRefusal":      {IsRefusal, []error{pg("23514", "c"), raised, pg("22008", ""), pg("P0001", ""), large}, []error{errors.New("cut"), noPartition, pg("55P03", ""), pg("57014", ""), pg("40P01", ""), pg("53300", ""), full}},
+		"MayBeRefusal":   {MayBeRefusal, []error{pg("P0001", ""), raised, goesOn("42P01"), goesOn("42501"), goesOn("08001"), goesOn("58030"), goesOn("XX000"), goesOn("53400")}, []error{errors.New("cut"), noPartition, goesOn("55P03"), goesOn("57014"), goesOn("40P01"), goesOn("40001"), goesOn("25006"), &pgconn.PgError{Code: "XX000", Severity: "FATAL"}, &pgconn.PgError{Code: "57P01", Severity: "FATAL"}, full}},
 		"IsLockedOut":    {IsLockedOut, []error{pg("55P03", ""), pg("57014", ""), pg("40P01", "")}, []error{errors.New("cut"), pg("55006", "")}},
 		"IsGone":         {IsGone, []error{errors.New("cut"), pg("57P01", ""), pg("08006", ""), pg("25006", "")}, []error{pg("57014", ""), pg("23505", "")}},
 		"IsUnacceptable": {IsUnacceptable, []error{pg("22021", ""), pg("23514", "c"), large}, []error{errors.New("cut"), noPartition, pg("P0001", ""), pg("55P03", ""), full}},
@@ -395,16 +399,21 @@ func TestStatesAreDistinguished(t *testing.T) {
 func TestWhatIsRefusedIsTakenApart(t *testing.T) {
 	t.Parallel()
 	refusal, cut := &pgconn.PgError{Code: "P0001"}, errors.New("cut")
+	missing := &pgconn.PgError{Code: "42P01", Severity: "ERREUR", SeverityUnlocalized: "ERROR"}
 	for name, c := range map[string]struct {
 		rows, refused, done string
 		statements          int
 		err                 error
 	}{
-		"nothing is refused": {rows: "abcdefgh", done: "abcdefgh", statements: 1},
-		"one is":             {rows: "abcXefgh", refused: "X", done: "abcefgh", statements: 7},
-		"the only one is":    {rows: "X", refused: "X", statements: 1},
-		"all are":            {rows: "XXX", refused: "XXX", statements: 5},
-		"it is cut off":      {rows: "abXd!fgh", refused: "X", done: "abd", statements: 7, err: cut},
+		"a trigger's table is missing": {rows: "abcTefgh", refused: "T", done: "abcefgh", statements: 11},
+		"the only trigger's is":        {rows: "T", refused: "T", statements: 2},
+		"our table is missing":         {rows: "abcMefgh", statements: 2, err: missing},
+		"it goes missing":              {rows: "abXcefgM", refused: "X", done: "abc", statements: 8, err: missing},
+		"nothing is refused":           {rows: "abcdefgh", done: "abcdefgh", statements: 1},
+		"one is":                       {rows: "abcXefgh", refused: "X", done: "abcefgh", statements: 7},
+		"the only one is":              {rows: "X", refused: "X", statements: 1},
+		"all are":                      {rows: "XXX", refused: "XXX", statements: 5},
+		"it is cut off":                {rows: "abXd!fgh", refused: "X", done: "abd", statements: 7, err: cut},
 	} {
 		var done, refused strings.Builder
 		statements := 0
@@ -415,11 +424,13 @@ func TestWhatIsRefusedIsTakenApart(t *testing.T) {
 				return refusal
 			case bytes.ContainsRune(part, '!'):
 				return cut
+			case bytes.ContainsRune(part, 'T'), len(part) == 0 && strings.Contains(c.rows, "M"), bytes.ContainsRune(part, 'M'):
+				return missing
 			}
 			done.Write(part)
 			return nil
 		}, func(row byte, err error) {
-			if err != error(refusal) {
+			if err != error(refusal) && row != 'T' {
 				t.Errorf("%s: %c is refused because of %v", name, row, err)
 			}
 			refused.WriteByte(row)

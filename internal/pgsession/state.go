@@ -1,6 +1,7 @@
 package pgsession
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net"
@@ -94,12 +95,31 @@ func IsRefusal(err error) bool {
 	return RefusesTheRow(err) && !IsLockedOut(err) && !IsNoPartition(err)
 }
 
+// MayBeRefusal reports whether a statement failed perhaps because of some of its rows: because of a refusal, or with an
+// error after which the session goes on. For a trigger may report any error for a single row: its own table is missing
+// (42), another server does not answer (08), the system has a fault (58, XX).
+func MayBeRefusal(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || IsUnreachable(err) || IsLockedOut(err) || IsNoPartition(err) || IsRepeatable(err) || isFull(err) ||
+		pgErr.Code == ReadOnly {
+		return false
+	}
+	return IsRefusal(err) || cmp.Or(pgErr.SeverityUnlocalized, pgErr.Severity) == "ERROR"
+}
+
+// IsRefusalOf reports whether a statement failed because of some of its rows. If the error may have either cause, it
+// calls without, which executes the statement without rows: if it fails, too, the reason is not a row.
+func IsRefusalOf(err error, without func() error) bool {
+	return IsRefusal(err) || MayBeRefusal(err) && without() == nil
+}
+
 // Apart calls do with all rows at once. If the database refuses them, it calls do with each half, and so on: a refused
 // row does not block any other. It passes rows that are refused alone to refused. It returns any other error at once.
+// To tell them apart, it may call do with no rows.
 func Apart[Row any](rows []Row, do func([]Row) error, refused func(Row, error)) error {
 	err := do(rows)
 	switch {
-	case !IsRefusal(err):
+	case err == nil || !IsRefusalOf(err, func() error { return do(nil) }):
 		return err
 	case len(rows) == 1:
 		refused(rows[0], err)
