@@ -248,7 +248,8 @@ func (c *claims) readAttempt(rows pgx.Rows, row *claimRow, sent time.Time) (*att
 		job.Key = *row.key
 	}
 	if row.timeout.Valid {
-		job.Timeout = pgvalue.Duration(row.timeout)
+		// An INSERT may store any. Much longer ones, added to a time, would lie in the past.
+		job.Timeout = min(pgvalue.Duration(row.timeout), engine.MaxDuration)
 	}
 	job.Backoff = pgvalue.Durations(row.backoff)
 	if hook := a.route.success; hook != nil {

@@ -336,6 +336,29 @@ func TestZombieBesideItsReplacement(t *testing.T) {
 	}
 }
 
+// However long a job may take, its lease is extended: an INSERT may store a timeout longer than any time.Duration.
+func TestAnEndlessTimeoutKeepsItsLease(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	ids := fourProbes(t, db)
+	exec(t, db, `UPDATE outbox.jobs SET timeout = '300000 years'`)
+	config := quiet(nil)
+	config.LeaseTTL = 2 * time.Second
+	d := start(t, db, handle(func(ctx context.Context, _ *outbox.Job[probe]) error {
+		select {
+		case <-time.After(2 * config.LeaseTTL):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}), config)
+	await(t, db, "none is running", `SELECT count(*) = 0 FROM outbox.jobs WHERE status = 'running' OR attempt = 0`)
+	d.stop(t)
+	for _, id := range ids {
+		wantState(t, db, id, "succeeded attempt=1 epoch=1 lost=0 error=")
+	}
+}
+
 // A user's trigger fails for one job while it runs, with an error that the server otherwise reports for all: the other
 // jobs keep their leases.
 func TestATriggerThatFailsCostsOneLease(t *testing.T) {
