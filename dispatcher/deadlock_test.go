@@ -103,6 +103,63 @@ func settleAmongLostLeases(t *testing.T, result error) {
 	}
 }
 
+// A transaction of a user's cancels two running jobs, the later id first, while they are settled in the order of their
+// ids:
+//
+//	settler      locks the first, waits for the second           …gives up: it lost the deadlock, or has waited for 2 s
+//	user         has the second                 waits for the first                               …goes on
+//
+// Whenever the user's transaction asks for the first, it is not the one that fails.
+func TestASettlementMakesNoUserTheVictimOfADeadlock(t *testing.T) {
+	t.Parallel()
+	another := outbox.NewID()
+	for after, opts := range map[time.Duration]outbox.Options{
+		0:                       {},
+		500 * time.Millisecond:  {Tenant: another},
+		1050 * time.Millisecond: {Key: outbox.KeyRules{Name: "k"}}, // once the settler has looked for deadlocks
+		1500 * time.Millisecond: {Tenant: another, Key: outbox.KeyRules{Name: "k"}},
+	} {
+		t.Run(after.String(), func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			d := atRest(t, db, new(bytes.Buffer))
+			var batch []*attempt
+			for range 2 {
+				id, err := outbox.Enqueue(t.Context(), db, tiny{}, opts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				job := &outbox.Claimed{}
+				job.ID, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts = id, "tiny", 1, 1, 10
+				a := &attempt{job: job, route: d.common.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, err: errors.New("boom")}
+				a.outcome, _ = a.route.config.policy().Decide(job, a.err, nil)
+				batch = append(batch, a)
+			}
+			slices.SortFunc(batch, byID)
+			first, second := batch[0].job.ID, batch[1].job.ID
+			take(t, db, "worker", 1, first, second)
+			user := lock(t, db, second)
+			settled := make(chan struct{})
+			go func() {
+				d.settler.settle(batch)
+				d.settler.later.Wait()
+				close(settled)
+			}()
+			waiting(t, db, 1, user)
+			time.Sleep(after)
+			if _, err := user.Exec(t.Context(), `UPDATE outbox.jobs SET cancel_requested_at = now() WHERE id = ANY ($1) AND status = 'running'`, []outbox.ID{first, second}); err != nil {
+				t.Errorf("the user's transaction: %v", err)
+			}
+			commit(t, user)
+			<-settled
+			var left int
+			if err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.jobs WHERE lease_owner IS NOT NULL`).Scan(&left); err != nil || left > 0 {
+				t.Errorf("%d jobs are still leased (%v), want each settled or cancelled", left, err)
+			}
+		})
+	}
+}
+
 // atRest returns a dispatcher that has all parts of a settlement and starts nothing.
 func atRest(t *testing.T, db *pgxpool.Pool, log io.Writer) *Dispatcher {
 	t.Helper()

@@ -74,7 +74,10 @@ var inOwnPools = map[string]string{
 	"jit":                                 "off",
 	"transaction_timeout":                 "0",
 	"idle_in_transaction_session_timeout": "10s",
-	"lock_timeout":                        "2s",
+	// It is not longer than twice deadlock_timeout, a second, so that our statements lose each deadlock: either ours
+	// waited less than a second when the other's wait closed the circle, and is the first to look for deadlocks, or ours
+	// gives up before the other looks.
+	"lock_timeout": "2s",
 }
 
 // byIndex is for statements that scan one index for a known number of rows: a plan made from old statistics would read
