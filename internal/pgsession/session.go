@@ -74,9 +74,9 @@ var inOwnPools = map[string]string{
 	"jit":                                 "off",
 	"transaction_timeout":                 "0",
 	"idle_in_transaction_session_timeout": "10s",
-	// It is not longer than twice deadlock_timeout, a second, so that our statements lose each deadlock: either ours
-	// waited less than a second when the other's wait closed the circle, and is the first to look for deadlocks, or ours
-	// gives up before the other looks.
+	// It is not longer than twice deadlock_timeout, a second, so that our statements lose each deadlock: when the
+	// other's wait closes the circle, ours has either waited for less than a second, and is the first to look for
+	// deadlocks, or it gives up before the other looks.
 	"lock_timeout": "2s",
 }
 
