@@ -15,6 +15,7 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/operator"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -302,5 +303,33 @@ func TestLargeJobsAfterSmallOnesAreClaimedFewAtATime(t *testing.T) {
 	}
 	if n := ask[int](t, db, `SELECT count(*) FROM outbox.history WHERE attempt <> 1`); n != 0 {
 		t.Errorf("jobs that spent an attempt on it = %d, want 0", n)
+	}
+}
+
+// A user's trigger fails for each claim of the first job: the jobs of its tenant behind it wait. The log says where the
+// trigger fails and what helps: the job can be cancelled.
+func TestTheLogSaysWhatKeepsAQueueFromItsJobs(t *testing.T) {
+	t.Parallel()
+	for name, tenant := range map[string]outbox.ID{"root": outbox.RootTenant, "another tenant": outbox.NewID()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			exec(t, db, `CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO app.audit VALUES (NEW.id); RETURN NULL; END $$`)
+			exec(t, db, `CREATE TRIGGER audit AFTER UPDATE ON outbox.jobs FOR EACH ROW WHEN (NEW.status = 'running' AND NEW.payload = '{"n":0}') EXECUTE FUNCTION audit()`)
+			ids := enqueueProbes(t, db, 5, outbox.Options{Tenant: tenant})
+			d := start(t, db, handle(nil), quiet(nil))
+			awaitThat(t, "the log says where", func() bool { return strings.Contains(d.log.String(), "function audit()") })
+			if !strings.Contains(d.log.String(), "hint=") {
+				t.Error("the log does not say what helps")
+			}
+			if n := ask[int](t, db, `SELECT count(*) FROM outbox.history`); n != 0 {
+				t.Errorf("%d jobs behind it are done: change the manual", n)
+			}
+			if _, err := operator.New(db).Cancel(t.Context(), ids[0]); err != nil {
+				t.Fatal(err)
+			}
+			await(t, db, "the others succeed", `SELECT count(*) = 4 FROM outbox.history WHERE status = 'succeeded'`)
+			d.stop(t)
+		})
 	}
 }
