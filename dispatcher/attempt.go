@@ -16,7 +16,6 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/scheduler"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/outcome"
-	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -60,9 +59,9 @@ func (a *attempt) together() []*attempt {
 	return []*attempt{a}
 }
 
-func fencesOf(attempts []*attempt) (ids []pgtype.UUID, epochs []int64) {
+func fencesOf(attempts []*attempt) (ids []pgtype.UUID, epochs []int64, starts []pgtype.Timestamptz) {
 	return engine.Fences(attempts, func(a *attempt) engine.Fence {
-		return engine.Fence{ID: pgvalue.UUID(a.job.ID), Epoch: a.job.Epoch}
+		return engine.FenceOf(a.job.ID, a.job.Epoch, a.job.StartedAt)
 	})
 }
 

@@ -20,9 +20,9 @@ import (
 
 var errAway = errors.New("connection refused")
 
-func unavailableParams(id outbox.ID, epoch int64, otherwise outbox.Status, limit time.Duration) sqlgen.SettleUnavailableParams {
+func unavailableParams(l lease, otherwise outbox.Status, limit time.Duration) sqlgen.SettleUnavailableParams {
 	return sqlgen.SettleUnavailableParams{
-		Worker: "worker", Ids: []pgtype.UUID{pgID(id)}, Epochs: []int64{epoch},
+		Worker: "worker", Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Starts: l.starts(),
 		OutageLimits: []pgtype.Interval{interval(limit)}, Waits: []pgtype.Interval{{}},
 		Statuses: []string{string(otherwise)}, Delays: []pgtype.Interval{interval(0)},
 		ErrorCodes: []string{"away"}, ErrorMessages: []string{"connection refused"}, Stacks: []string{""}, Fingerprints: []string{"f"},
@@ -96,9 +96,9 @@ func TestAnOutageHasALimit(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
 			id := enqueue(t, db, probe{1}, outbox.Options{})
-			epoch := claim(t, db, "worker").epoch
+			l := claim(t, db, "worker")
 			exec(t, db, `UPDATE outbox.jobs SET unavailable_since = now() - nullif($1, '')::interval`, c.lasted)
-			rows, err := sqlgen.New(db).SettleUnavailable(t.Context(), unavailableParams(id, epoch, c.otherwise, time.Hour))
+			rows, err := sqlgen.New(db).SettleUnavailable(t.Context(), unavailableParams(l, c.otherwise, time.Hour))
 			if err != nil || len(rows) != 1 || rows[0].Status != c.want.status {
 				t.Fatalf("settled as %v, %v, want %s", rows, err, c.want.status)
 			}
@@ -113,11 +113,11 @@ func TestAnOutageHasALimit(t *testing.T) {
 func TestALongOutageReachesItsLimit(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	id := enqueue(t, db, probe{1}, outbox.Options{})
+	enqueue(t, db, probe{1}, outbox.Options{})
 	var since [2]time.Time
 	for i := range since {
 		l := claim(t, db, "worker")
-		if _, err := sqlgen.New(db).SettleUnavailable(t.Context(), unavailableParams(id, l.epoch, outbox.Retrying, time.Hour)); err != nil {
+		if _, err := sqlgen.New(db).SettleUnavailable(t.Context(), unavailableParams(l, outbox.Retrying, time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		exec(t, db, `UPDATE outbox.jobs SET run_at = now()`)
@@ -139,7 +139,7 @@ func TestAnUnaskedWaitGrowsWithTheOutage(t *testing.T) {
 		id := enqueue(t, db, probe{1}, outbox.Options{})
 		l := claim(t, db, "worker")
 		exec(t, db, `UPDATE outbox.jobs SET unavailable_since = now() - $1::interval WHERE id = $2`, lasted, id)
-		if _, err := sqlgen.New(db).SettleUnavailable(t.Context(), unavailableParams(id, l.epoch, outbox.Retrying, 24*time.Hour)); err != nil {
+		if _, err := sqlgen.New(db).SettleUnavailable(t.Context(), unavailableParams(l, outbox.Retrying, 24*time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		// Two statements' clocks differ: the settlement was before this one.

@@ -13,14 +13,24 @@ import (
 	"github.com/posthaste-dev/posthaste/dispatcher"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgtest"
+	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
 // lease holds what a worker knows of its claim.
 type lease struct {
-	id    outbox.ID
-	epoch int64
+	id        outbox.ID
+	epoch     int64
+	startedAt time.Time
+}
+
+func (l lease) starts() []pgtype.Timestamptz {
+	return []pgtype.Timestamptz{pgvalue.TimeOrNull(l.startedAt)}
+}
+
+func (l lease) job() *outbox.Claimed {
+	return &outbox.Claimed{ID: l.id, Epoch: l.epoch, StartedAt: l.startedAt}
 }
 
 // placeOf returns the place of a job's row; it is not valid if the job is not open.
@@ -42,13 +52,13 @@ var workerWrites = map[string]func(ctx context.Context, db *pgxpool.Pool, l leas
 			return false, err
 		}
 		settled, err := sqlgen.New(db).SettleInPlace(ctx, sqlgen.SettleInPlaceParams{
-			Places: []pgtype.TID{place}, Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch},
+			Places: []pgtype.TID{place}, Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Starts: l.starts(),
 		})
 		return len(settled) > 0, err
 	},
 	"succeed with events": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
 		settled, err := sqlgen.New(db).SettleStreamed(ctx, sqlgen.SettleStreamedParams{
-			Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Results: [][]byte{nil},
+			Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Starts: l.starts(), Results: [][]byte{nil},
 		})
 		return len(settled) > 0, err
 	},
@@ -64,12 +74,12 @@ var workerWrites = map[string]func(ctx context.Context, db *pgxpool.Pool, l leas
 	"discard":             settleAs(outbox.Failed),
 	"snooze or give back": settleAs(outbox.Pending),
 	"say unavailable": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
-		settled, err := sqlgen.New(db).SettleUnavailable(ctx, unavailableParams(l.id, l.epoch, outbox.Retrying, time.Hour))
+		settled, err := sqlgen.New(db).SettleUnavailable(ctx, unavailableParams(l, outbox.Retrying, time.Hour))
 		return len(settled) > 0, err
 	},
 	"extend": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
 		rows, err := sqlgen.New(db).ExtendLeases(ctx, sqlgen.ExtendLeasesParams{
-			Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, LeaseTtl: interval(5 * time.Hour),
+			Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Starts: l.starts(), LeaseTtl: interval(5 * time.Hour),
 		})
 		if len(rows) > 0 && !rows[0].Lost {
 			return false, errors.New("the extension was refused, and not called lost")
@@ -78,8 +88,7 @@ var workerWrites = map[string]func(ctx context.Context, db *pgxpool.Pool, l leas
 	},
 	"Guard": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
 		return inTx(ctx, db, func(tx pgx.Tx) error {
-			job := &outbox.Claimed{ID: l.id, Epoch: l.epoch}
-			if err := job.Guard(ctx, tx); err != nil {
+			if err := l.job().Guard(ctx, tx); err != nil {
 				return err
 			}
 			// A write on the way: progress.
@@ -96,7 +105,7 @@ var workerWrites = map[string]func(ctx context.Context, db *pgxpool.Pool, l leas
 	},
 	"remember a step": func(ctx context.Context, db *pgxpool.Pool, l lease) (bool, error) {
 		stored, err := sqlgen.New(db).RecordStep(ctx, sqlgen.RecordStepParams{
-			ID: pgID(l.id), Epoch: l.epoch, Name: "late", Took: interval(0), Result: []byte("1"),
+			ID: pgID(l.id), Epoch: l.epoch, StartedAt: l.starts()[0], Name: "late", Took: interval(0), Result: []byte("1"),
 		})
 		return len(stored) > 0 && stored[0], err
 	},
@@ -105,14 +114,15 @@ var workerWrites = map[string]func(ctx context.Context, db *pgxpool.Pool, l leas
 			if _, err := tx.Exec(ctx, `INSERT INTO effects VALUES ($1)`, l.id); err != nil {
 				return err
 			}
-			return (&outbox.Claimed{ID: l.id, Epoch: l.epoch}).Complete(ctx, tx)
+			return l.job().Complete(ctx, tx)
 		})
 	},
 }
 
 // withFollowUps returns a claimed job whose success has two follow-ups.
 func withFollowUps(l lease) *outbox.Claimed {
-	job := &outbox.Claimed{ID: l.id, Epoch: l.epoch, Queue: engine.DefaultQueue}
+	job := l.job()
+	job.Queue = engine.DefaultQueue
 	if _, err := job.Then(next{1}, outbox.Options{}); err != nil {
 		panic(err)
 	}
@@ -125,7 +135,7 @@ func withFollowUps(l lease) *outbox.Claimed {
 }
 
 func success(job *outbox.Claimed) engine.Success {
-	return engine.Success{ID: pgID(job.ID), Epoch: job.Epoch, Result: job.Result, FollowUps: engine.InternalOf(job).FollowUps.Rows()}
+	return engine.Success{ID: pgID(job.ID), Epoch: job.Epoch, StartedAt: pgvalue.TimeOrNull(job.StartedAt), Result: job.Result, FollowUps: engine.InternalOf(job).FollowUps.Rows()}
 }
 
 func settleAs(status outbox.Status) func(context.Context, *pgxpool.Pool, lease) (bool, error) {
@@ -134,7 +144,7 @@ func settleAs(status outbox.Status) func(context.Context, *pgxpool.Pool, lease) 
 		var err error
 		if status == "" {
 			settled, err = sqlgen.New(db).SettleSucceeded(ctx, sqlgen.SettleSucceededParams{
-				Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Results: [][]byte{nil},
+				Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Starts: l.starts(), Results: [][]byte{nil},
 			})
 		} else {
 			code := "late"
@@ -142,7 +152,7 @@ func settleAs(status outbox.Status) func(context.Context, *pgxpool.Pool, lease) 
 				code = ""
 			}
 			settled, err = sqlgen.New(db).SettleUnfinished(ctx, sqlgen.SettleUnfinishedParams{
-				Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Statuses: []string{string(status)}, Delays: []pgtype.Interval{interval(0)},
+				Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Starts: l.starts(), Statuses: []string{string(status)}, Delays: []pgtype.Interval{interval(0)},
 				ErrorCodes: []string{code}, ErrorMessages: []string{code}, Stacks: []string{""},
 			})
 		}
@@ -218,7 +228,7 @@ func claim(t *testing.T, db *pgxpool.Pool, worker string) (l lease) {
 	if err := db.QueryRow(t.Context(), `
 		UPDATE outbox.jobs SET status = 'running', lease_owner = $1, attempt = attempt + 1, epoch = epoch + 1,
 			started_at = statement_timestamp(), lease_expires_at = statement_timestamp() + interval '1 hour'
-		WHERE status IN ('pending', 'retrying') AND run_at <= statement_timestamp() RETURNING id, epoch`, worker).Scan(&l.id, &l.epoch); err != nil {
+		WHERE status IN ('pending', 'retrying') AND run_at <= statement_timestamp() RETURNING id, epoch, started_at`, worker).Scan(&l.id, &l.epoch, &l.startedAt); err != nil {
 		t.Fatalf("claim a job: %v", err)
 	}
 	return l
@@ -288,6 +298,31 @@ func fence(t *testing.T, db *pgxpool.Pool, flow outbox.Options) {
 // the job runs elsewhere.
 func TestZombieHandlersChangeNothing(t *testing.T) {
 	t.Parallel()
+	for name, takeOver := range map[string]func(t *testing.T, tx pgx.Tx, worker string, n int){
+		"expired and claimed again": func(t *testing.T, tx pgx.Tx, worker string, n int) {
+			exec(t, tx, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 second'`)
+			if lapsed, err := expireLapsed(t.Context(), tx); err != nil || len(lapsed) != n {
+				t.Fatalf("expired %d, %v; want %d", len(lapsed), err, n)
+			}
+			if again, err := sqlgen.New(tx).ClaimJobs(t.Context(), claimParams(worker, n)); err != nil || len(again) != n {
+				t.Fatalf("claimed %d, %v; want %d", len(again), err, n)
+			}
+			exec(t, tx, `UPDATE outbox.jobs SET attempt = 1`) // as after an operator's retry
+		},
+		"claimed again after a failover": func(t *testing.T, tx pgx.Tx, worker string, n int) {
+			for _, id := range ask[[]outbox.ID](t, tx, `SELECT array_agg(id) FROM outbox.jobs`) {
+				claimAgain(t, tx, lease{id: id, epoch: 1}, worker)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			zombieHandlers(t, takeOver)
+		})
+	}
+}
+
+func zombieHandlers(t *testing.T, takeOver func(t *testing.T, tx pgx.Tx, worker string, n int)) {
 	db := pgtest.New(t)
 	ledger(t, db)
 	endings := []func(ctx context.Context, job *outbox.Job[probe]) error{
@@ -299,7 +334,7 @@ func TestZombieHandlersChangeNothing(t *testing.T) {
 		func(context.Context, *outbox.Job[probe]) error { panic("late") },
 		func(_ context.Context, job *outbox.Job[probe]) error {
 			ctx := context.Background()
-			_, err := workerWrites["Complete"](ctx, db, lease{job.ID, job.Epoch})
+			_, err := workerWrites["Complete"](ctx, db, lease{job.ID, job.Epoch, job.StartedAt})
 			return err
 		},
 		func(ctx context.Context, job *outbox.Job[probe]) error {
@@ -337,14 +372,7 @@ func TestZombieHandlersChangeNothing(t *testing.T) {
 
 	// In one transaction, so that the dispatcher cannot claim them itself.
 	tx := begin(t, db)
-	exec(t, tx, `UPDATE outbox.jobs SET lease_expires_at = now() - interval '1 second'`)
-	if lapsed, err := expireLapsed(t.Context(), tx); err != nil || len(lapsed) != n {
-		t.Fatalf("expired %d, %v; want %d", len(lapsed), err, n)
-	}
-	if again, err := sqlgen.New(tx).ClaimJobs(t.Context(), claimParams(d.Worker(), n)); err != nil || len(again) != n {
-		t.Fatalf("claimed %d, %v; want %d", len(again), err, n)
-	}
-	exec(t, tx, `UPDATE outbox.jobs SET attempt = 1`) // as after an operator's retry
+	takeOver(t, tx, d.Worker(), n)
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

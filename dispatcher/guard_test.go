@@ -244,7 +244,7 @@ func TestTheJobOfATransactionWhoseWorkerDiesIsTakenOver(t *testing.T) {
 	l := claim(t, db, "worker")
 	exec(t, db, `UPDATE outbox.jobs SET lease_expires_at = clock_timestamp()`)
 	tx := begin(t, db)
-	if err := (&outbox.Claimed{ID: l.id, Epoch: l.epoch}).Guard(t.Context(), tx); err != nil {
+	if err := l.job().Guard(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
 	extend := workerWrites["extend"]

@@ -26,7 +26,7 @@ import (
 // report stores progress, a line, a checkpoint and a step as the recorder does.
 func report(ctx context.Context, db sqlgen.DBTX, l lease, revision, current int64) (sqlgen.RecordReportsRow, error) {
 	rows, err := sqlgen.New(db).RecordReports(ctx, sqlgen.RecordReportsParams{
-		Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Revisions: []int64{revision},
+		Ids: []pgtype.UUID{pgID(l.id)}, Epochs: []int64{l.epoch}, Starts: l.starts(), Revisions: []int64{revision},
 		Currents: []int64{current}, Totals: []int64{100}, Messages: []string{"m"}, ProgressAges: []pgtype.Interval{interval(0)},
 		Checkpoints: [][]byte{fmt.Append(nil, current)}, LogStarts: []int16{-1},
 		LogLines: []string{fmt.Sprintf(`[{"line": %d, "age": "0", "level": "INFO", "message": "at %d"}]`, revision, current)},
@@ -294,7 +294,7 @@ func TestAZombieLearnsFromItsReports(t *testing.T) {
 	if err != nil || len(again) != 1 {
 		t.Fatalf("claimed %d, %v", len(again), err)
 	}
-	if row, err := report(t.Context(), tx, lease{id, again[0].Epoch}, 1, 50); !row.Recorded || err != nil {
+	if row, err := report(t.Context(), tx, lease{id, again[0].Epoch, again[0].StartedAt.Time}, 1, 50); !row.Recorded || err != nil {
 		t.Fatalf("report: %+v, %v", row, err)
 	}
 	if err := tx.Commit(t.Context()); err != nil {

@@ -91,7 +91,7 @@ func (r *reporter) streamRefused(lost []*attempt) {
 		return
 	}
 	p := sqlgen.StreamRefusedParams{Worker: r.worker}
-	p.Ids, p.Epochs = fencesOf(lost)
+	p.Ids, p.Epochs, _ = fencesOf(lost)
 	for _, a := range lost {
 		p.Attempts, p.Outcomes = append(p.Attempts, int32(a.job.Attempt)), append(p.Outcomes, string(a.outcome.Status))
 	}
@@ -116,7 +116,7 @@ func (r *reporter) ended(unmatched []*attempt, retried bool) (map[outbox.ID]outb
 	if len(possible) == 0 {
 		return nil, nil
 	}
-	ids, epochs := fencesOf(possible)
+	ids, epochs, _ := fencesOf(possible)
 	ctx, cancel := r.boundSettling()
 	defer cancel()
 	found, err := r.db.FindEnds(ctx, ids, epochs)

@@ -211,7 +211,7 @@ func (s *settler) setLockedAside(batch *[]*attempt) bool {
 	}
 	ctx, cancel := s.boundSettling()
 	defer cancel()
-	ids, _ := fencesOf(*batch)
+	ids, _, _ := fencesOf(*batch)
 	locked, err := s.statements.db.FindLocked(ctx, ids)
 	if err != nil || len(locked) == 0 {
 		return false

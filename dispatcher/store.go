@@ -127,7 +127,7 @@ func (s *store) storeSucceeded(ctx context.Context, batch []*attempt) error {
 }
 
 func successes(batch []*attempt) (p sqlgen.SettleSucceededParams) {
-	p.Ids, p.Epochs = fencesOf(batch)
+	p.Ids, p.Epochs, p.Starts = fencesOf(batch)
 	p.Results = make([][]byte, len(batch))
 	for i, a := range batch {
 		p.Results[i] = a.job.Result
@@ -149,7 +149,7 @@ func (s *store) storeInPlace(ctx context.Context, batch []*attempt) error {
 	if len(unmoved) == 0 {
 		return nil
 	}
-	p.Ids, p.Epochs = fencesOf(unmoved)
+	p.Ids, p.Epochs, p.Starts = fencesOf(unmoved)
 	stored, err := s.db.SettleInPlace(ctx, p)
 	if pgsession.State(err) == pgsession.LockNotAvailable {
 		return nil // the transaction that has one row may wait for another: leave all
@@ -163,8 +163,8 @@ func (s *store) storeFollowed(ctx context.Context, batch []*attempt) error {
 	jobs := make([]engine.Success, len(batch))
 	for i, a := range batch {
 		jobs[i] = engine.Success{
-			ID: pgvalue.UUID(a.job.ID), Epoch: a.job.Epoch, Result: a.job.Result,
-			FollowUps: engine.InternalOf(a.job).FollowUps.Rows(),
+			ID: pgvalue.UUID(a.job.ID), Epoch: a.job.Epoch, StartedAt: pgvalue.TimeOrNull(a.job.StartedAt),
+			Result: a.job.Result, FollowUps: engine.InternalOf(a.job).FollowUps.Rows(),
 		}
 	}
 	stored, err := engine.SettleSucceeded(ctx, s.conn, jobs, false)
@@ -187,7 +187,7 @@ func (s *store) storeUnfinished(ctx context.Context, batch []*attempt) error {
 
 func unfinishedParams(worker string, batch []*attempt) sqlgen.SettleUnfinishedParams {
 	p := sqlgen.SettleUnfinishedParams{Worker: worker, Traces: spansOf(batch)}
-	p.Ids, p.Epochs = fencesOf(batch)
+	p.Ids, p.Epochs, p.Starts = fencesOf(batch)
 	p.ErrorCodes, p.ErrorMessages, p.Stacks = errorsOf(batch)
 	for _, a := range batch {
 		o := a.outcome
@@ -215,7 +215,7 @@ func errorsOf(batch []*attempt) (codes, messages, stacks []string) {
 func (s *store) storeUnavailable(ctx context.Context, batch []*attempt) error {
 	u := unfinishedParams(s.worker, batch)
 	p := sqlgen.SettleUnavailableParams{
-		Worker: u.Worker, Ids: u.Ids, Epochs: u.Epochs, Statuses: u.Statuses, Delays: u.Delays,
+		Worker: u.Worker, Ids: u.Ids, Epochs: u.Epochs, Starts: u.Starts, Statuses: u.Statuses, Delays: u.Delays,
 		ErrorCodes: u.ErrorCodes, ErrorMessages: u.ErrorMessages, Stacks: u.Stacks, Fingerprints: u.Fingerprints,
 		Traces: u.Traces,
 	}
@@ -253,7 +253,7 @@ func (s *store) closeCalledOff(ctx context.Context, refused []*attempt) error {
 		return nil
 	}
 	p := sqlgen.CloseAttemptsParams{Worker: s.worker}
-	p.Ids, p.Epochs = fencesOf(refused)
+	p.Ids, p.Epochs, p.Starts = fencesOf(refused)
 	p.ErrorCodes, p.ErrorMessages, p.Stacks = errorsOf(refused)
 	closed, err := s.db.CloseAttempts(ctx, p)
 	if err != nil {

@@ -33,7 +33,7 @@ type Claimed struct {
 	Backoff     Backoff       // of this job; nil means its kind's
 	RunAt       time.Time     // when it became due, by the database's clock
 	CreatedAt   time.Time     // when it was stored, by the database's clock
-	StartedAt   time.Time     // when it was claimed, by the database's clock
+	StartedAt   time.Time     // when it was claimed, by the database's clock; with ID and Epoch the identity of the claim
 	Deadline    time.Time     // by the database's clock; zero means none
 	ContentType string        // of Payload, such as application/json
 	Payload     []byte        // the arguments as they were stored, or as a protector opened them
@@ -126,12 +126,16 @@ func (c *Claimed) Complete(ctx context.Context, tx DB) error {
 // settle uses the statement that stores follow-ups only if there are any.
 func (c *Claimed) settle(ctx context.Context, tx DB) (settled int, err error) {
 	if follow := &engine.InternalOf(&c.attempt).FollowUps; follow.Any() {
-		success := engine.Success{ID: pgvalue.UUID(c.ID), Epoch: c.Epoch, Result: c.Result, FollowUps: follow.Rows()}
+		success := engine.Success{
+			ID: pgvalue.UUID(c.ID), Epoch: c.Epoch, StartedAt: pgvalue.TimeOrNull(c.StartedAt),
+			Result: c.Result, FollowUps: follow.Rows(),
+		}
 		ids, err := engine.SettleSucceeded(ctx, tx, []engine.Success{success}, notifiesAtCommit(tx, jobsChannel))
 		return len(ids), err
 	}
 	ids, err := sqlgen.New(tx).SettleSucceeded(ctx, sqlgen.SettleSucceededParams{
-		Ids: []pgtype.UUID{pgvalue.UUID(c.ID)}, Epochs: []int64{c.Epoch}, Results: [][]byte{c.Result},
+		Ids: []pgtype.UUID{pgvalue.UUID(c.ID)}, Epochs: []int64{c.Epoch},
+		Starts: []pgtype.Timestamptz{pgvalue.TimeOrNull(c.StartedAt)}, Results: [][]byte{c.Result},
 	})
 	return len(ids), err
 }
@@ -150,7 +154,9 @@ func (c *Claimed) Guard(ctx context.Context, tx DB) error {
 	if err := c.requireRow("guard"); err != nil {
 		return err
 	}
-	n, err := sqlgen.New(tx).GuardLease(ctx, pgvalue.UUID(c.ID), c.Epoch)
+	n, err := sqlgen.New(tx).GuardLease(ctx, sqlgen.GuardLeaseParams{
+		ID: pgvalue.UUID(c.ID), Epoch: c.Epoch, StartedAt: pgvalue.TimeOrNull(c.StartedAt),
+	})
 	if err != nil {
 		return fmt.Errorf("guard job %s: %w", c.ID, engine.ExplainSnapshot(err))
 	}

@@ -32,9 +32,10 @@ SELECT coalesce(CASE WHEN NOT EXISTS (SELECT FROM found WHERE found.epoch <> sql
 
 -- name: ListCancelRequests :many
 -- ListCancelRequests returns which of the given attempts have been asked to stop.
-SELECT jobs.id, jobs.epoch
-FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch) AS input
+SELECT jobs.id, jobs.epoch, jobs.started_at
+FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@starts::timestamptz[]) AS started_at) AS input
 JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+    AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
 WHERE jobs.cancel_requested_at IS NOT NULL
 LIMIT 100000;
 
@@ -45,6 +46,7 @@ LIMIT 100000;
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[])            AS id,
            unnest(@epochs::bigint[])       AS epoch,
+           unnest(@starts::timestamptz[])  AS started_at,
            unnest(@error_codes::text[])    AS error_code,
            unnest(@error_messages::text[]) AS error_message,
            nullif(unnest(@stacks::text[]), '') AS stack
@@ -53,6 +55,7 @@ WITH input AS MATERIALIZED (
            CASE WHEN jobs.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE 'expired' END::outbox.job_status AS outcome
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+        AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
     WHERE jobs.cancel_requested_at IS NOT NULL
        OR jobs.deadline <= clock_timestamp()
     FOR UPDATE

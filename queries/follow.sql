@@ -2,7 +2,8 @@
 -- SettleSucceededThen is SettleSucceeded for jobs with follow-ups. It stores the follow-ups of the jobs that it moves,
 -- and no others: a follow-up exists exactly when its parent is settled.
 WITH input AS MATERIALIZED (
-    SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@results::bytea[]) AS result
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@starts::timestamptz[]) AS started_at,
+           unnest(@results::bytea[]) AS result
 ), follow AS MATERIALIZED (
     SELECT unnest(@parent_ids::uuid[])            AS parent_id,
            unnest(@follow_ids::uuid[])            AS id,
@@ -12,6 +13,7 @@ WITH input AS MATERIALIZED (
     USING input
     WHERE jobs.id = ANY (ARRAY[input.id])
       AND jobs.epoch = input.epoch
+      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
       -- An expired job can no longer succeed, see SettleSucceeded.
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
     RETURNING jobs.*, (input).result AS result

@@ -6,23 +6,25 @@
 -- The lock is no stronger than that of the update itself, so that it does not conflict with a statement that records
 -- reports.
 WITH input AS MATERIALIZED (
-    SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@starts::timestamptz[]) AS started_at
 ), ours AS MATERIALIZED (
     SELECT jobs.id
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+        AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
     FOR NO KEY UPDATE SKIP LOCKED
 ), extended AS (
     UPDATE outbox.jobs
     SET lease_expires_at = clock_timestamp() + @lease_ttl::interval
     FROM ours
     WHERE jobs.id = ANY (ARRAY[ours.id])
-    RETURNING jobs.id, jobs.epoch
+    RETURNING jobs.id, jobs.epoch, jobs.started_at
 ), missed AS MATERIALIZED (
-    SELECT input.id, input.epoch, held.id IS NULL AS lost
+    SELECT input.id, input.epoch, input.started_at, held.id IS NULL AS lost
     FROM input
     LEFT JOIN outbox.jobs AS held ON held.id = ANY (ARRAY[input.id]) AND held.epoch = input.epoch
-    WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)
+        AND held.started_at = coalesce(input.started_at, held.started_at)
+    WHERE (input.id, input.epoch, input.started_at) NOT IN (SELECT extended.id, extended.epoch, extended.started_at FROM extended)
 ), beside AS (
     INSERT INTO outbox.lease_extensions AS stored (job_id, epoch, expires_at)
     SELECT missed.id, missed.epoch, clock_timestamp() + @lease_ttl::interval
@@ -32,16 +34,17 @@ WITH input AS MATERIALIZED (
     ON CONFLICT (job_id, epoch) DO UPDATE
     SET expires_at = excluded.expires_at
 )
-SELECT missed.id::uuid AS id, missed.epoch::bigint AS epoch, missed.lost::boolean AS lost
+SELECT missed.id::uuid AS id, missed.epoch::bigint AS epoch, missed.started_at::timestamptz AS started_at, missed.lost::boolean AS lost
 FROM missed
 LIMIT 100000;
 
 -- name: GuardLease :execrows
--- GuardLease locks the job's row if (id, epoch) still holds it, so that the caller's transaction can only commit as the
--- owner. Past the job's deadline nobody is the owner.
+-- GuardLease locks the job's row if (id, epoch, started_at) still holds it, so that the caller's transaction can only
+-- commit as the owner. Past the job's deadline nobody is the owner.
 SELECT 1
 FROM outbox.jobs
 WHERE id = @id
   AND epoch = @epoch
+  AND started_at = coalesce(sqlc.narg(started_at)::timestamptz, started_at)
   AND (deadline IS NULL OR deadline > statement_timestamp())
 FOR UPDATE;

@@ -3,17 +3,18 @@
 -- results of steps. For each attempt it stores all or nothing, and returns which: recorded; lost, if the attempt no
 -- longer holds the job; or neither, if another transaction has the job's row locked right now.
 --
--- The lock makes (id, epoch) a fence: until this statement ends, no transaction can claim, expire or close the job. It
--- is the weakest lock that does so: extensions of leases (FOR NO KEY UPDATE) neither wait for it nor skip rows because
--- of it, and the statements that it blocks skip the row, or wait for milliseconds. Rows that a handler's own
--- transaction has locked (Guard, Complete, a step) are skipped: waiting for them would delay every other job's reports,
--- and could be a deadlock.
+-- The lock makes (id, epoch, started_at) a fence: until this statement ends, no transaction can claim, expire or close
+-- the job. It is the weakest lock that does so: extensions of leases (FOR NO KEY UPDATE) neither wait for it nor skip
+-- rows because of it, and the statements that it blocks skip the row, or wait for milliseconds. Rows that a handler's
+-- own transaction has locked (Guard, Complete, a step) are skipped: waiting for them would delay every other job's
+-- reports, and could be a deadlock.
 --
 -- A statement that nobody waits for any more may still arrive after the one that replaced it: the revisions show that
 -- it is late.
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[])                AS id,
            unnest(@epochs::bigint[])           AS epoch,
+           unnest(@starts::timestamptz[])      AS started_at,
            unnest(@revisions::bigint[])        AS revision,
            unnest(@currents::bigint[])         AS current,
            unnest(@totals::bigint[])           AS total,
@@ -28,6 +29,7 @@ WITH input AS MATERIALIZED (
     SELECT input.*, jobs.streamed IS NOT NULL AS streamed
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+        AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
     FOR KEY SHARE SKIP LOCKED
 ), saved AS (
     INSERT INTO outbox.progress AS stored (job_id, epoch, revision, current, total, message, reported_at, checkpoint,
@@ -66,7 +68,7 @@ WITH input AS MATERIALIZED (
 ), ring AS MATERIALIZED (
     -- The attempt's own lines show where its first one is; without any, it begins after the newest line of the earlier
     -- attempts.
-    SELECT ours.id, ours.epoch, ours.log_lines, CASE WHEN ours.log_lines IS NOT NULL THEN coalesce(
+    SELECT ours.id, ours.epoch, ours.started_at, ours.log_lines, CASE WHEN ours.log_lines IS NOT NULL THEN coalesce(
         ours.log_start,
         (SELECT mod(mod(own.slot - own.line, 200) + 200, 200)
          FROM outbox.job_logs AS own
@@ -101,15 +103,16 @@ WITH input AS MATERIALIZED (
 )
     -- No CTE is joined to another: without hash joins (see the dispatcher's sessions) a join takes the product of their
     -- rows. NOT IN is hashed.
-SELECT ring.id::uuid AS id, ring.epoch::bigint AS epoch, true::boolean AS recorded, false::boolean AS lost,
+SELECT ring.id::uuid AS id, ring.epoch::bigint AS epoch, ring.started_at::timestamptz AS started_at, true::boolean AS recorded, false::boolean AS lost,
        coalesce(ring.start, -1)::smallint AS log_start
 FROM ring
 WHERE (SELECT count(*) FROM streamed) >= 0 -- this makes the CTE run where there are streamed jobs
 UNION ALL
-SELECT input.id::uuid, input.epoch::bigint, false::boolean, (held.id IS NULL)::boolean, (-1)::smallint
+SELECT input.id::uuid, input.epoch::bigint, input.started_at::timestamptz, false::boolean, (held.id IS NULL)::boolean, (-1)::smallint
 FROM input
 LEFT JOIN outbox.jobs AS held ON held.id = ANY (ARRAY[input.id]) AND held.epoch = input.epoch
-WHERE (input.id, input.epoch) NOT IN (SELECT ours.id, ours.epoch FROM ours)
+    AND held.started_at = coalesce(input.started_at, held.started_at)
+WHERE (input.id, input.epoch, input.started_at) NOT IN (SELECT ours.id, ours.epoch, ours.started_at FROM ours)
 LIMIT 100000;
 
 -- name: RecordStep :many
@@ -121,6 +124,7 @@ WITH ours AS MATERIALIZED (
     FROM outbox.jobs
     WHERE jobs.id = @id
       AND jobs.epoch = @epoch
+      AND jobs.started_at = coalesce(sqlc.narg(started_at)::timestamptz, jobs.started_at)
     FOR UPDATE
 ), found_by AS (
     INSERT INTO outbox.progress (job_id, epoch, revision)

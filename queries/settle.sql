@@ -1,20 +1,24 @@
 -- name: SettleSucceeded :many
 -- SettleSucceeded moves finished jobs into the history and returns the ids that it moved; the leases of the others were
--- lost. (id, epoch) is the whole fence. From a job's deadline on its success is refused, whether or not a reaper has
--- come yet.
+-- lost. (id, epoch, started_at) is the whole fence, as for every write of a worker. The epoch changes with each claim
+-- and each loss of one. The start distinguishes two claims that have the same epoch because a failover has lost the
+-- first of them; NULL, which no dispatcher passes, stands for any. From a job's deadline on its success is refused,
+-- whether or not a reaper has come yet.
 --
 -- The rows are found by the primary key, whatever statistics the server has. The planner cannot use = ANY (ARRAY[…])
 -- for a merge join, so it has no reason to scan the whole primary key. The statement does not ask for status =
 -- 'running', which would allow a scan of the index of leases. Otherwise a plan made on an empty table would scan for as
 -- long as the session lives. The same applies wherever a statement is given a list of ids: docs/adr/0013.
 WITH input AS MATERIALIZED (
-    SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@results::bytea[]) AS result
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@starts::timestamptz[]) AS started_at,
+           unnest(@results::bytea[]) AS result
 ), done AS (
     DELETE FROM outbox.jobs
     USING input
     WHERE jobs.id = ANY (ARRAY[input.id])
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
+      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
     RETURNING {{jobs}}, (input).result AS result
 )
 INSERT INTO outbox.history ({{history}}, result)
@@ -26,13 +30,15 @@ RETURNING id;
 -- SettleStreamed is SettleSucceeded for streamed jobs: it stores their events with one INSERT, where a trigger would
 -- store each separately, and counts them.
 WITH input AS MATERIALIZED (
-    SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@results::bytea[]) AS result
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@starts::timestamptz[]) AS started_at,
+           unnest(@results::bytea[]) AS result
 ), done AS (
     DELETE FROM outbox.jobs
     USING input
     WHERE jobs.id = ANY (ARRAY[input.id])
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
+      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
       AND (SELECT outbox.counts_events())
     RETURNING {{jobs}}, (input).result AS result, clock_timestamp() AS finished_at
 ), stored AS (
@@ -58,6 +64,7 @@ RETURNING id;
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[])                    AS id,
            unnest(@epochs::bigint[])               AS epoch,
+           unnest(@starts::timestamptz[])          AS started_at,
            unnest(@statuses::text[])::outbox.job_status AS status,
            unnest(@delays::interval[])             AS delay,
            nullif(unnest(@error_codes::text[]), '')    AS error_code,
@@ -84,6 +91,7 @@ WITH input AS MATERIALIZED (
       AND jobs.cancel_requested_at IS NULL
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
+      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
     RETURNING jobs.id, jobs.epoch, jobs.attempt, jobs.started_at, jobs.tenant_id,
         (input).error_code AS error_code, (input).error_message AS error_message, (input).stack AS stack,
         (input).trace AS trace

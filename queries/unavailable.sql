@@ -8,6 +8,7 @@
 WITH input AS MATERIALIZED (
     SELECT unnest(@ids::uuid[])                    AS id,
            unnest(@epochs::bigint[])               AS epoch,
+           unnest(@starts::timestamptz[])          AS started_at,
            unnest(@outage_limits::interval[])      AS outage_limit,
            unnest(@waits::interval[])              AS wait,
            unnest(@statuses::text[])::outbox.job_status AS status,
@@ -21,6 +22,7 @@ WITH input AS MATERIALIZED (
     SELECT input.*, coalesce(jobs.unavailable_since, statement_timestamp()) AS since
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+        AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
     WHERE jobs.cancel_requested_at IS NULL
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
     FOR UPDATE

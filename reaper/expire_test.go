@@ -371,7 +371,7 @@ func TestAZombiesOutcomeIsRefused(t *testing.T) {
 	if err := job.Complete(t.Context(), db); err == nil {
 		t.Error("the zombie's Complete was accepted")
 	}
-	left, err := sqlgen.New(db).GuardLease(t.Context(), mustUUID(id), 1)
+	left, err := sqlgen.New(db).GuardLease(t.Context(), sqlgen.GuardLeaseParams{ID: mustUUID(id), Epoch: 1})
 	if err != nil || left != 0 {
 		t.Errorf("the zombie still passes the guard: %d, %v", left, err)
 	}

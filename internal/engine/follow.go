@@ -85,6 +85,7 @@ func (f *FollowUps) Rows() []Row {
 type Success struct {
 	ID        pgtype.UUID
 	Epoch     int64
+	StartedAt pgtype.Timestamptz // see [Fence]; NULL if it is unknown
 	Result    []byte
 	FollowUps []Row
 }
@@ -95,18 +96,20 @@ type Success struct {
 func SettleSucceeded(ctx context.Context, db DB, jobs []Success, notify bool) ([]pgtype.UUID, error) {
 	var ids, parents []pgtype.UUID
 	var epochs []int64
+	var starts []pgtype.Timestamptz
 	var results [][]byte
 	var follow []Row
 	var all []int
 	for _, j := range jobs {
-		ids, epochs, results = append(ids, j.ID), append(epochs, j.Epoch), append(results, j.Result)
+		ids, epochs, starts = append(ids, j.ID), append(epochs, j.Epoch), append(starts, j.StartedAt)
+		results = append(results, j.Result)
 		for _, r := range j.FollowUps {
 			parents, follow, all = append(parents, j.ID), append(follow, r), append(all, len(all))
 		}
 	}
 	stored := Arrays(follow, all)
 	p := stored.Follow()
-	p.Notify, p.Ids, p.Epochs, p.Results, p.ParentIds = notify, ids, epochs, results, parents
+	p.Notify, p.Ids, p.Epochs, p.Starts, p.Results, p.ParentIds = notify, ids, epochs, starts, results, parents
 	rows, err := sqlgen.New(db).SettleSucceededThen(ctx, p)
 	if err != nil {
 		return nil, err

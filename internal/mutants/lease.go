@@ -20,17 +20,34 @@ var lease = []Mutant{
 		Breaks:    "a worker that lost its lease extends that of its replacement",
 		Invariant: "Fenced",
 		Edits: []Edit{
-			{"internal/sqlgen.ExtendLeases", `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+			{"internal/sqlgen.ExtendLeases", `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch` + joinStart + `
     FOR NO KEY UPDATE`, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id])
     FOR NO KEY UPDATE`},
 			{
-				"internal/sqlgen.ExtendLeases", `WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)`,
+				"internal/sqlgen.ExtendLeases", `WHERE (input.id, input.epoch, input.started_at) NOT IN (SELECT extended.id, extended.epoch, extended.started_at FROM extended)`,
 				`WHERE input.id NOT IN (SELECT extended.id FROM extended)`,
 			},
 		},
 		Checks: []Check{
 			test("dispatcher", "TestFence/root/extend_after_claimed_by_another", "took effect = true"),
 			row("B1", "refused because the lease was lost: extend"),
+		},
+	},
+	{
+		Name:      "no start in the fence",
+		Breaks:    "a worker whose claim a failover has lost extends the lease of the next claim, and settles its job",
+		Invariant: "Fenced",
+		Edits: []Edit{
+			{"internal/sqlgen.ExtendLeases", joinStart + "\n    FOR", "\n    FOR"},
+			{"internal/sqlgen.SettleUnfinished", startFence, ``},
+			{"internal/sqlgen.SettleSucceeded", startFence, ``},
+			{"internal/sqlgen.GuardLease", `AND started_at = coalesce($3::timestamptz, started_at)`, `AND $3::timestamptz IS NOT NULL`},
+		},
+		Checks: []Check{
+			test("dispatcher", "TestAClaimLostInAFailoverIsFenced/root/extend_after_the_claim_of_another_worker", "took effect = true"),
+			test("dispatcher", "TestAClaimLostInAFailoverIsFenced/root/fail_after_the_claim_of_another_worker", "took effect = true"),
+			test("dispatcher", "TestAClaimLostInAFailoverIsFenced/root/Complete_after_the_claim_of_worker", "took effect = true"),
+			test("dispatcher", "TestAClaimLostInAFailoverIsFenced/root/Guard_after_the_claim_of_worker", "took effect = true"),
 		},
 	},
 	{
@@ -47,8 +64,8 @@ var lease = []Mutant{
 		Name:      "an extension waits for locked rows",
 		Breaks:    "one handler's open transaction lets the leases of all others lapse",
 		Invariant: "Handlers cannot exhaust the leases' connections",
-		Edits: []Edit{{"internal/sqlgen.ExtendLeases", `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
-    FOR NO KEY UPDATE SKIP LOCKED`, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+		Edits: []Edit{{"internal/sqlgen.ExtendLeases", `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch` + joinStart + `
+    FOR NO KEY UPDATE SKIP LOCKED`, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch` + joinStart + `
     FOR NO KEY UPDATE`}},
 		Checks: []Check{test("dispatcher", "TestExtensionDoesNotWaitForLockedRows/Guard", "lease lost")},
 	},
@@ -116,45 +133,54 @@ var lease = []Mutant{
 // workerNameFence makes every write of a worker check lease_owner instead of the epoch. The statements for handlers'
 // own transactions know the name as well, because the job has it.
 var workerNameFence = []Edit{
-	{"internal/sqlgen.SettleSucceeded", `      AND jobs.epoch = input.epoch
-    RETURNING jobs.id, jobs.tenant_id`, `      AND jobs.lease_owner = $4::text
+	{"internal/sqlgen.SettleSucceeded", `      AND jobs.epoch = input.epoch` + startFence + `
+    RETURNING jobs.id, jobs.tenant_id`, `      AND jobs.lease_owner = $5::text
     RETURNING jobs.id, jobs.tenant_id`},
 	{"internal/sqlgen.SettleSucceededParams", `	Results [][]byte
 }`, `	Results [][]byte
 	Worker  string
 }`},
-	{"internal/sqlgen.Queries.SettleSucceeded", `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results)`, `SettleSucceeded, arg.Ids, arg.Epochs, arg.Results, arg.Worker)`},
+	{"internal/sqlgen.Queries.SettleSucceeded", `		arg.Results,
+	)`, `		arg.Results,
+		arg.Worker,
+	)`},
 	{"internal/sqlgen.SettleStreamedParams", `	Results [][]byte
 }`, `	Results [][]byte
 	Worker  string
 }`}, // unused: store makes it of SettleSucceededParams
-	{"dispatcher.successes", `	p.Ids, p.Epochs = fencesOf(batch)`, `	p.Ids, p.Epochs = fencesOf(batch)
+	{"dispatcher.successes", `	p.Ids, p.Epochs, p.Starts = fencesOf(batch)`, `	p.Ids, p.Epochs, p.Starts = fencesOf(batch)
 	p.Worker = batch[0].job.Worker`},
-	{"internal/sqlgen.SettleInPlace", placeFence, `jobs.id = ANY ($2::uuid[]) AND $3::bigint[] IS NOT NULL AND jobs.lease_owner = $4::text`},
-	{"internal/sqlgen.SettleInPlaceParams", `	Epochs []int64
-}`, `	Epochs []int64
+	{"internal/sqlgen.SettleInPlace", placeFence, `jobs.id = ANY ($2::uuid[]) AND $3::bigint[] IS NOT NULL AND $4::timestamptz[] IS NOT NULL AND jobs.lease_owner = $5::text`},
+	{"internal/sqlgen.SettleInPlaceParams", `	Starts []pgtype.Timestamptz
+}`, `	Starts []pgtype.Timestamptz
 	Worker string
 }`},
-	{"internal/sqlgen.Queries.SettleInPlace", `SettleInPlace, arg.Places, arg.Ids, arg.Epochs)`, `SettleInPlace, arg.Places, arg.Ids, arg.Epochs, arg.Worker)`},
+	{"internal/sqlgen.Queries.SettleInPlace", `		arg.Starts,
+	)`, `		arg.Starts,
+		arg.Worker,
+	)`},
 	{"dispatcher.store.storeInPlace", `	var p sqlgen.SettleInPlaceParams`, `	p := sqlgen.SettleInPlaceParams{Worker: s.worker}`},
 	{"outbox.Claimed.settle", `Results: [][]byte{c.Result},
 	}`, `Results: [][]byte{c.Result}, Worker: c.Worker,
 	}`},
-	{"internal/sqlgen.SettleUnfinished", `      AND jobs.epoch = input.epoch
-    RETURNING jobs.id, jobs.epoch`, `      AND jobs.lease_owner = $8::text
+	{"internal/sqlgen.SettleUnfinished", `      AND jobs.epoch = input.epoch` + startFence + `
+    RETURNING jobs.id, jobs.epoch`, `      AND jobs.lease_owner = $11::text
     RETURNING jobs.id, jobs.epoch`},
-	{"internal/sqlgen.ExtendLeases", `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
-    FOR NO KEY UPDATE`, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.lease_owner = $4::text
+	{"internal/sqlgen.ExtendLeases", `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch` + joinStart + `
+    FOR NO KEY UPDATE`, `    JOIN outbox.jobs ON jobs.id = input.id AND jobs.lease_owner = $5::text
     FOR NO KEY UPDATE`},
 	{
-		"internal/sqlgen.ExtendLeases", `WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)`,
+		"internal/sqlgen.ExtendLeases", `WHERE (input.id, input.epoch, input.started_at) NOT IN (SELECT extended.id, extended.epoch, extended.started_at FROM extended)`,
 		`WHERE input.id NOT IN (SELECT extended.id FROM extended)`,
 	},
 	{"internal/sqlgen.ExtendLeasesParams", `	LeaseTtl pgtype.Interval
 }`, `	LeaseTtl pgtype.Interval
 	Worker   string
 }`},
-	{"internal/sqlgen.Queries.ExtendLeases", `ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl)`, `ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl, arg.Worker)`},
+	{"internal/sqlgen.Queries.ExtendLeases", `		arg.LeaseTtl,
+	)`, `		arg.LeaseTtl,
+		arg.Worker,
+	)`},
 	{
 		"dispatcher/internal/lease.Keeper.extendSome", `params := sqlgen.ExtendLeasesParams{LeaseTtl: pgvalue.Interval(k.TTL)}`,
 		`params := sqlgen.ExtendLeasesParams{LeaseTtl: pgvalue.Interval(k.TTL), Worker: batch[0].Job.Worker}`,

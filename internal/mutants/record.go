@@ -5,7 +5,7 @@ var record = []Mutant{
 		Name:      "no epoch in reports",
 		Breaks:    "a worker that lost its lease reports progress of its replacement's job",
 		Invariant: "Fenced",
-		Edits: []Edit{{"internal/sqlgen.RecordReports", `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+		Edits: []Edit{{"internal/sqlgen.RecordReports", `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch` + joinStart + `
     FOR KEY SHARE`, `    JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id])
     FOR KEY SHARE`}},
 		Checks: []Check{test("dispatcher", "TestFence/root/report_after_claimed_by_another", "took effect = true")},
@@ -23,7 +23,8 @@ var record = []Mutant{
 		Invariant: "Fenced",
 		Edits: []Edit{{"internal/sqlgen.RecordStep", `    WHERE jobs.id = $1
       AND jobs.epoch = $2
-    FOR UPDATE`, `    WHERE jobs.id = $1 AND $2::bigint IS NOT NULL
+      AND jobs.started_at = coalesce($3::timestamptz, jobs.started_at)
+    FOR UPDATE`, `    WHERE jobs.id = $1 AND $2::bigint IS NOT NULL AND $3::timestamptz IS NOT NULL
     FOR UPDATE`}},
 		Checks: []Check{
 			test("dispatcher", "TestFence/root/remember_a_step_after_claimed_by_another", "took effect = true"),

@@ -1,7 +1,13 @@
 package mutants
 
 const (
-	placeFence = `((jobs.id, jobs.epoch) IN (SELECT unnest($2::uuid[]), unnest($3::bigint[]))) IS TRUE`
+	placeFence = `((jobs.id, jobs.epoch, jobs.started_at) IN (
+          SELECT unnest($2::uuid[]), unnest($3::bigint[]), unnest($4::timestamptz[]))) IS TRUE`
+
+	startFence = `
+      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)`
+	joinStart = `
+        AND jobs.started_at = coalesce(input.started_at, jobs.started_at)`
 )
 
 var settle = []Mutant{
@@ -24,12 +30,12 @@ var settle = []Mutant{
 		Breaks:    "a worker that lost its lease closes the job of its replacement, or sends it back",
 		Invariant: "Fenced",
 		Edits: []Edit{
-			{"internal/sqlgen.SettleSucceeded", `      AND jobs.epoch = input.epoch
+			{"internal/sqlgen.SettleSucceeded", `      AND jobs.epoch = input.epoch` + startFence + `
     RETURNING jobs.id, jobs.tenant_id`, `    RETURNING jobs.id, jobs.tenant_id`},
-			{"internal/sqlgen.SettleUnfinished", `      AND jobs.epoch = input.epoch
+			{"internal/sqlgen.SettleUnfinished", `      AND jobs.epoch = input.epoch` + startFence + `
     RETURNING jobs.id, jobs.epoch`, `    RETURNING jobs.id, jobs.epoch`},
-			{"internal/sqlgen.SettleInPlace", placeFence, `jobs.id = ANY ($2::uuid[]) AND $3::bigint[] IS NOT NULL`},
-			{"internal/sqlgen.SettleStreamed", `      AND jobs.epoch = input.epoch` + "\n", ``},
+			{"internal/sqlgen.SettleInPlace", placeFence, `jobs.id = ANY ($2::uuid[]) AND $3::bigint[] IS NOT NULL AND $4::timestamptz[] IS NOT NULL`},
+			{"internal/sqlgen.SettleStreamed", `      AND jobs.epoch = input.epoch` + startFence + "\n", ``},
 		},
 		Checks: []Check{
 			test("dispatcher", "TestFence/root/succeed_after_claimed_by_another", "took effect = true"),
@@ -45,7 +51,7 @@ var settle = []Mutant{
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
 		Edits: []Edit{{"internal/sqlgen.SettleSucceeded", `    WHERE jobs.id = ANY (ARRAY[input.id])
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
-      AND jobs.epoch = input.epoch
+      AND jobs.epoch = input.epoch` + startFence + `
     RETURNING jobs.id,`, `    WHERE jobs.id = input.id
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
@@ -59,7 +65,7 @@ var settle = []Mutant{
 		Breaks:    "whatever has come to where a claim left its job is closed in place of it",
 		Invariant: "Fenced",
 		Edits: []Edit{
-			{"internal/sqlgen.SettleInPlace", placeFence, `(jobs.epoch IN (SELECT unnest($3::bigint[])) AND $2::uuid[] IS NOT NULL) IS TRUE`},
+			{"internal/sqlgen.SettleInPlace", placeFence, `(jobs.epoch IN (SELECT unnest($3::bigint[])) AND $2::uuid[] IS NOT NULL AND $4::timestamptz[] IS NOT NULL) IS TRUE`},
 		},
 		Checks: []Check{
 			test("dispatcher", "TestWhoeverHasComeToAPlaceIsLeftAlone", "the stranger is"),
@@ -83,7 +89,7 @@ var settle = []Mutant{
 		Name:      "a list of which each is compared with all",
 		Breaks:    "a success is a join that the server may carry out as it likes",
 		Invariant: "A held snapshot does not slow dispatch or reaping down",
-		Edits:     []Edit{{"internal/sqlgen.SettleInPlace", `unnest($3::bigint[]))) IS TRUE`, `unnest($3::bigint[])))`}},
+		Edits:     []Edit{{"internal/sqlgen.SettleInPlace", `unnest($4::timestamptz[]))) IS TRUE`, `unnest($4::timestamptz[])))`}},
 		Checks:    []Check{test("dispatcher", "TestPlansMadeOnTheEmptyTable", "each is compared with each")},
 	},
 	{

@@ -24,8 +24,8 @@ var ending = []Mutant{
 		Invariant: "Nothing starts, runs on or succeeds past its deadline",
 		Edits: []Edit{
 			{"internal/sqlgen.SettleSucceeded", `      AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
-      AND jobs.epoch = input.epoch
-    RETURNING jobs.id, jobs.tenant_id`, `      AND jobs.epoch = input.epoch
+      AND jobs.epoch = input.epoch` + startFence + `
+    RETURNING jobs.id, jobs.tenant_id`, `      AND jobs.epoch = input.epoch` + startFence + `
     RETURNING jobs.id, jobs.tenant_id`},
 			{"internal/sqlgen.SettleInPlace", placeFence + `
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())`, placeFence},

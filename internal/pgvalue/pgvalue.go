@@ -35,6 +35,11 @@ func From(t time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: t, Valid: true}
 }
 
+// TimeOrNull converts t, to the microsecond, and the zero time to NULL.
+func TimeOrNull(t time.Time) pgtype.Timestamptz {
+	return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()}
+}
+
 // Seconds returns n seconds to the microsecond, as intervals are stored: 8.2 as a float64 is a little less than that.
 // If n is beyond a Duration, it returns the longest or the shortest one.
 func Seconds(n float64) time.Duration {

@@ -65,20 +65,22 @@ const CloseAttempts = `-- name: CloseAttempts :many
 WITH input AS MATERIALIZED (
     SELECT unnest($1::uuid[])            AS id,
            unnest($2::bigint[])       AS epoch,
-           unnest($3::text[])    AS error_code,
-           unnest($4::text[]) AS error_message,
-           nullif(unnest($5::text[]), '') AS stack
+           unnest($3::timestamptz[])  AS started_at,
+           unnest($4::text[])    AS error_code,
+           unnest($5::text[]) AS error_message,
+           nullif(unnest($6::text[]), '') AS stack
 ), ended AS MATERIALIZED (
     SELECT jobs.id, jobs.tenant_id, jobs.epoch, jobs.attempt, jobs.started_at, input.error_code, input.error_message, input.stack,
            CASE WHEN jobs.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE 'expired' END::outbox.job_status AS outcome
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+        AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
     WHERE jobs.cancel_requested_at IS NOT NULL
        OR jobs.deadline <= clock_timestamp()
     FOR UPDATE
 ), recorded AS (
     INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack, tenant_id)
-    SELECT id, epoch, attempt, $6::text, started_at, error_code, error_message, stack, tenant_id
+    SELECT id, epoch, attempt, $7::text, started_at, error_code, error_message, stack, tenant_id
     FROM ended
     WHERE error_code <> ''
     ON CONFLICT DO NOTHING
@@ -97,6 +99,7 @@ LIMIT 100000
 type CloseAttemptsParams struct {
 	Ids           []pgtype.UUID
 	Epochs        []int64
+	Starts        []pgtype.Timestamptz
 	ErrorCodes    []string
 	ErrorMessages []string
 	Stacks        []string
@@ -115,6 +118,7 @@ func (q *Queries) CloseAttempts(ctx context.Context, arg CloseAttemptsParams) ([
 	rows, err := q.db.Query(ctx, CloseAttempts,
 		arg.Ids,
 		arg.Epochs,
+		arg.Starts,
 		arg.ErrorCodes,
 		arg.ErrorMessages,
 		arg.Stacks,
@@ -293,21 +297,29 @@ func (q *Queries) FindLateJobs(ctx context.Context, arg FindLateJobsParams) ([]F
 }
 
 const ListCancelRequests = `-- name: ListCancelRequests :many
-SELECT jobs.id, jobs.epoch
-FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch) AS input
+SELECT jobs.id, jobs.epoch, jobs.started_at
+FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch, unnest($3::timestamptz[]) AS started_at) AS input
 JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+    AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
 WHERE jobs.cancel_requested_at IS NOT NULL
 LIMIT 100000
 `
 
+type ListCancelRequestsParams struct {
+	Ids    []pgtype.UUID
+	Epochs []int64
+	Starts []pgtype.Timestamptz
+}
+
 type ListCancelRequestsRow struct {
-	ID    pgtype.UUID
-	Epoch int64
+	ID        pgtype.UUID
+	Epoch     int64
+	StartedAt pgtype.Timestamptz
 }
 
 // ListCancelRequests returns which of the given attempts have been asked to stop.
-func (q *Queries) ListCancelRequests(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]ListCancelRequestsRow, error) {
-	rows, err := q.db.Query(ctx, ListCancelRequests, ids, epochs)
+func (q *Queries) ListCancelRequests(ctx context.Context, arg ListCancelRequestsParams) ([]ListCancelRequestsRow, error) {
+	rows, err := q.db.Query(ctx, ListCancelRequests, arg.Ids, arg.Epochs, arg.Starts)
 	if err != nil {
 		return nil, err
 	}
@@ -315,7 +327,7 @@ func (q *Queries) ListCancelRequests(ctx context.Context, ids []pgtype.UUID, epo
 	var items []ListCancelRequestsRow
 	for rows.Next() {
 		var i ListCancelRequestsRow
-		if err := rows.Scan(&i.ID, &i.Epoch); err != nil {
+		if err := rows.Scan(&i.ID, &i.Epoch, &i.StartedAt); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

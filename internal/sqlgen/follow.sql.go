@@ -35,38 +35,40 @@ func (q *Queries) RegisterDeathHooks(ctx context.Context, arg RegisterDeathHooks
 
 const SettleSucceededThen = `-- name: SettleSucceededThen :many
 WITH input AS MATERIALIZED (
-    SELECT unnest($2::uuid[]) AS id, unnest($3::bigint[]) AS epoch, unnest($4::bytea[]) AS result
+    SELECT unnest($2::uuid[]) AS id, unnest($3::bigint[]) AS epoch, unnest($4::timestamptz[]) AS started_at,
+           unnest($5::bytea[]) AS result
 ), follow AS MATERIALIZED (
-    SELECT unnest($5::uuid[])            AS parent_id,
-           unnest($6::uuid[])            AS id,
-           unnest($7::interval[]) AS delay,
-    unnest($8::uuid[]) AS tenant_id,
-    unnest($9::text[]) AS kind,
-    unnest($10::smallint[]) AS priority,
-    unnest($11::integer[]) AS max_attempts,
-    unnest($12::text[]) AS key,
-    unnest($13::bytea[]) AS payload,
-    unnest($14::text[]) AS content_type,
-    unnest($15::text[]) AS headers,
-    unnest($16::interval[]) AS timeout,
-    unnest($17::text[]) AS backoff,
-    unnest($18::timestamptz[]) AS run_at,
-    unnest($19::timestamptz[]) AS deadline,
-    unnest($20::boolean[]) AS watched,
-    unnest($21::boolean[]) AS streamed,
-    unnest($22::text[]) AS queue,
-    unnest($23::boolean[]) AS hold,
-    unnest($24::smallint[]) AS max_active,
-    unnest($25::boolean[]) AS ordered,
-    unnest($26::bigint[]) AS line_position,
-    unnest($27::text[]) AS on_death,
-    unnest($28::interval[]) AS park_after,
-    unnest($29::text[]) AS on_lapse
+    SELECT unnest($6::uuid[])            AS parent_id,
+           unnest($7::uuid[])            AS id,
+           unnest($8::interval[]) AS delay,
+    unnest($9::uuid[]) AS tenant_id,
+    unnest($10::text[]) AS kind,
+    unnest($11::smallint[]) AS priority,
+    unnest($12::integer[]) AS max_attempts,
+    unnest($13::text[]) AS key,
+    unnest($14::bytea[]) AS payload,
+    unnest($15::text[]) AS content_type,
+    unnest($16::text[]) AS headers,
+    unnest($17::interval[]) AS timeout,
+    unnest($18::text[]) AS backoff,
+    unnest($19::timestamptz[]) AS run_at,
+    unnest($20::timestamptz[]) AS deadline,
+    unnest($21::boolean[]) AS watched,
+    unnest($22::boolean[]) AS streamed,
+    unnest($23::text[]) AS queue,
+    unnest($24::boolean[]) AS hold,
+    unnest($25::smallint[]) AS max_active,
+    unnest($26::boolean[]) AS ordered,
+    unnest($27::bigint[]) AS line_position,
+    unnest($28::text[]) AS on_death,
+    unnest($29::interval[]) AS park_after,
+    unnest($30::text[]) AS on_lapse
 ), done AS (
     DELETE FROM outbox.jobs
     USING input
     WHERE jobs.id = ANY (ARRAY[input.id])
       AND jobs.epoch = input.epoch
+      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
       -- An expired job can no longer succeed, see SettleSucceeded.
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
     RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse, jobs.streamed, (input).result AS result
@@ -104,6 +106,7 @@ type SettleSucceededThenParams struct {
 	Notify       bool
 	Ids          []pgtype.UUID
 	Epochs       []int64
+	Starts       []pgtype.Timestamptz
 	Results      [][]byte
 	ParentIds    []pgtype.UUID
 	FollowIds    []pgtype.UUID
@@ -144,6 +147,7 @@ func (q *Queries) SettleSucceededThen(ctx context.Context, arg SettleSucceededTh
 		arg.Notify,
 		arg.Ids,
 		arg.Epochs,
+		arg.Starts,
 		arg.Results,
 		arg.ParentIds,
 		arg.FollowIds,

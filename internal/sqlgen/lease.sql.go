@@ -13,33 +13,35 @@ import (
 
 const ExtendLeases = `-- name: ExtendLeases :many
 WITH input AS MATERIALIZED (
-    SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch
+    SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch, unnest($3::timestamptz[]) AS started_at
 ), ours AS MATERIALIZED (
     SELECT jobs.id
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+        AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
     FOR NO KEY UPDATE SKIP LOCKED
 ), extended AS (
     UPDATE outbox.jobs
-    SET lease_expires_at = clock_timestamp() + $3::interval
+    SET lease_expires_at = clock_timestamp() + $4::interval
     FROM ours
     WHERE jobs.id = ANY (ARRAY[ours.id])
-    RETURNING jobs.id, jobs.epoch
+    RETURNING jobs.id, jobs.epoch, jobs.started_at
 ), missed AS MATERIALIZED (
-    SELECT input.id, input.epoch, held.id IS NULL AS lost
+    SELECT input.id, input.epoch, input.started_at, held.id IS NULL AS lost
     FROM input
     LEFT JOIN outbox.jobs AS held ON held.id = ANY (ARRAY[input.id]) AND held.epoch = input.epoch
-    WHERE (input.id, input.epoch) NOT IN (SELECT extended.id, extended.epoch FROM extended)
+        AND held.started_at = coalesce(input.started_at, held.started_at)
+    WHERE (input.id, input.epoch, input.started_at) NOT IN (SELECT extended.id, extended.epoch, extended.started_at FROM extended)
 ), beside AS (
     INSERT INTO outbox.lease_extensions AS stored (job_id, epoch, expires_at)
-    SELECT missed.id, missed.epoch, clock_timestamp() + $3::interval
+    SELECT missed.id, missed.epoch, clock_timestamp() + $4::interval
     FROM missed
     WHERE NOT missed.lost
     ORDER BY missed.id
     ON CONFLICT (job_id, epoch) DO UPDATE
     SET expires_at = excluded.expires_at
 )
-SELECT missed.id::uuid AS id, missed.epoch::bigint AS epoch, missed.lost::boolean AS lost
+SELECT missed.id::uuid AS id, missed.epoch::bigint AS epoch, missed.started_at::timestamptz AS started_at, missed.lost::boolean AS lost
 FROM missed
 LIMIT 100000
 `
@@ -47,13 +49,15 @@ LIMIT 100000
 type ExtendLeasesParams struct {
 	Ids      []pgtype.UUID
 	Epochs   []int64
+	Starts   []pgtype.Timestamptz
 	LeaseTtl pgtype.Interval
 }
 
 type ExtendLeasesRow struct {
-	ID    pgtype.UUID
-	Epoch int64
-	Lost  bool
+	ID        pgtype.UUID
+	Epoch     int64
+	StartedAt pgtype.Timestamptz
+	Lost      bool
 }
 
 // ExtendLeases extends the given leases. It returns those whose rows it could not write, with the reason: lost, or
@@ -63,7 +67,12 @@ type ExtendLeasesRow struct {
 // The lock is no stronger than that of the update itself, so that it does not conflict with a statement that records
 // reports.
 func (q *Queries) ExtendLeases(ctx context.Context, arg ExtendLeasesParams) ([]ExtendLeasesRow, error) {
-	rows, err := q.db.Query(ctx, ExtendLeases, arg.Ids, arg.Epochs, arg.LeaseTtl)
+	rows, err := q.db.Query(ctx, ExtendLeases,
+		arg.Ids,
+		arg.Epochs,
+		arg.Starts,
+		arg.LeaseTtl,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +80,12 @@ func (q *Queries) ExtendLeases(ctx context.Context, arg ExtendLeasesParams) ([]E
 	var items []ExtendLeasesRow
 	for rows.Next() {
 		var i ExtendLeasesRow
-		if err := rows.Scan(&i.ID, &i.Epoch, &i.Lost); err != nil {
+		if err := rows.Scan(
+			&i.ID,
+			&i.Epoch,
+			&i.StartedAt,
+			&i.Lost,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -87,14 +101,21 @@ SELECT 1
 FROM outbox.jobs
 WHERE id = $1
   AND epoch = $2
+  AND started_at = coalesce($3::timestamptz, started_at)
   AND (deadline IS NULL OR deadline > statement_timestamp())
 FOR UPDATE
 `
 
-// GuardLease locks the job's row if (id, epoch) still holds it, so that the caller's transaction can only commit as the
-// owner. Past the job's deadline nobody is the owner.
-func (q *Queries) GuardLease(ctx context.Context, iD pgtype.UUID, epoch int64) (int64, error) {
-	result, err := q.db.Exec(ctx, GuardLease, iD, epoch)
+type GuardLeaseParams struct {
+	ID        pgtype.UUID
+	Epoch     int64
+	StartedAt pgtype.Timestamptz
+}
+
+// GuardLease locks the job's row if (id, epoch, started_at) still holds it, so that the caller's transaction can only
+// commit as the owner. Past the job's deadline nobody is the owner.
+func (q *Queries) GuardLease(ctx context.Context, arg GuardLeaseParams) (int64, error) {
+	result, err := q.db.Exec(ctx, GuardLease, arg.ID, arg.Epoch, arg.StartedAt)
 	if err != nil {
 		return 0, err
 	}

@@ -15,7 +15,8 @@ const SettleInPlace = `-- name: SettleInPlace :many
 WITH done AS (
     DELETE FROM outbox.jobs
     WHERE jobs.ctid = ANY ($1::tid[])
-      AND ((jobs.id, jobs.epoch) IN (SELECT unnest($2::uuid[]), unnest($3::bigint[]))) IS TRUE
+      AND ((jobs.id, jobs.epoch, jobs.started_at) IN (
+          SELECT unnest($2::uuid[]), unnest($3::bigint[]), unnest($4::timestamptz[]))) IS TRUE
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND (SELECT set_config('lock_timeout', '100ms', true)) IS NOT NULL
     RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
@@ -38,18 +39,24 @@ type SettleInPlaceParams struct {
 	Places []pgtype.TID
 	Ids    []pgtype.UUID
 	Epochs []int64
+	Starts []pgtype.Timestamptz
 }
 
 // SettleInPlace is SettleSucceeded for jobs without results whose rows are where their claims left them: one scan of
 // their places finds them, and no index is read. Rows that have moved since (their leases were extended, or the jobs
 // are watched or were cancelled) do not match, and SettleSucceeded settles them. A place is a hint, and may belong to
-// another job by now: (id, epoch) is the whole fence here, too. IS TRUE keeps the condition a lookup in a hash table of
-// the given pairs: as a join it would leave the planner a choice.
+// another job by now: (id, epoch, started_at) is the whole fence here, too. IS TRUE keeps the condition a lookup in a
+// hash table of the given fences: as a join it would leave the planner a choice.
 //
 // It waits for rows in the order of their places, as no other statement does. So it gives up before a wait can become a
 // deadlock (docs/adr/0017-settled-as-a-list.md).
 func (q *Queries) SettleInPlace(ctx context.Context, arg SettleInPlaceParams) ([]pgtype.UUID, error) {
-	rows, err := q.db.Query(ctx, SettleInPlace, arg.Places, arg.Ids, arg.Epochs)
+	rows, err := q.db.Query(ctx, SettleInPlace,
+		arg.Places,
+		arg.Ids,
+		arg.Epochs,
+		arg.Starts,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -348,20 +348,22 @@ const RecordReports = `-- name: RecordReports :many
 WITH input AS MATERIALIZED (
     SELECT unnest($1::uuid[])                AS id,
            unnest($2::bigint[])           AS epoch,
-           unnest($3::bigint[])        AS revision,
-           unnest($4::bigint[])         AS current,
-           unnest($5::bigint[])           AS total,
-           unnest($6::text[])           AS message,
-           unnest($7::interval[])  AS progress_age,  -- NULL if there is no progress to store
-           unnest($8::bytea[])       AS checkpoint,    -- NULL if there is no checkpoint to store
+           unnest($3::timestamptz[])      AS started_at,
+           unnest($4::bigint[])        AS revision,
+           unnest($5::bigint[])         AS current,
+           unnest($6::bigint[])           AS total,
+           unnest($7::text[])           AS message,
+           unnest($8::interval[])  AS progress_age,  -- NULL if there is no progress to store
+           unnest($9::bytea[])       AS checkpoint,    -- NULL if there is no checkpoint to store
            -- The slot of the attempt's line 0; -1 if it is unknown.
-           nullif(unnest($9::smallint[]), -1)    AS log_start,
-           nullif(unnest($10::text[]), '')::jsonb  AS log_lines, -- of {line, age, level, message}; '': none
-           nullif(unnest($11::text[]), '')::jsonb      AS steps      -- of {name, took, result in base64}; '': none
+           nullif(unnest($10::smallint[]), -1)    AS log_start,
+           nullif(unnest($11::text[]), '')::jsonb  AS log_lines, -- of {line, age, level, message}; '': none
+           nullif(unnest($12::text[]), '')::jsonb      AS steps      -- of {name, took, result in base64}; '': none
 ), ours AS MATERIALIZED (
-    SELECT input.id, input.epoch, input.revision, input.current, input.total, input.message, input.progress_age, input.checkpoint, input.log_start, input.log_lines, input.steps, jobs.streamed IS NOT NULL AS streamed
+    SELECT input.id, input.epoch, input.started_at, input.revision, input.current, input.total, input.message, input.progress_age, input.checkpoint, input.log_start, input.log_lines, input.steps, jobs.streamed IS NOT NULL AS streamed
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+        AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
     FOR KEY SHARE SKIP LOCKED
 ), saved AS (
     INSERT INTO outbox.progress AS stored (job_id, epoch, revision, current, total, message, reported_at, checkpoint,
@@ -400,7 +402,7 @@ WITH input AS MATERIALIZED (
 ), ring AS MATERIALIZED (
     -- The attempt's own lines show where its first one is; without any, it begins after the newest line of the earlier
     -- attempts.
-    SELECT ours.id, ours.epoch, ours.log_lines, CASE WHEN ours.log_lines IS NOT NULL THEN coalesce(
+    SELECT ours.id, ours.epoch, ours.started_at, ours.log_lines, CASE WHEN ours.log_lines IS NOT NULL THEN coalesce(
         ours.log_start,
         (SELECT mod(mod(own.slot - own.line, 200) + 200, 200)
          FROM outbox.job_logs AS own
@@ -435,21 +437,23 @@ WITH input AS MATERIALIZED (
 )
     -- No CTE is joined to another: without hash joins (see the dispatcher's sessions) a join takes the product of their
     -- rows. NOT IN is hashed.
-SELECT ring.id::uuid AS id, ring.epoch::bigint AS epoch, true::boolean AS recorded, false::boolean AS lost,
+SELECT ring.id::uuid AS id, ring.epoch::bigint AS epoch, ring.started_at::timestamptz AS started_at, true::boolean AS recorded, false::boolean AS lost,
        coalesce(ring.start, -1)::smallint AS log_start
 FROM ring
 WHERE (SELECT count(*) FROM streamed) >= 0 -- this makes the CTE run where there are streamed jobs
 UNION ALL
-SELECT input.id::uuid, input.epoch::bigint, false::boolean, (held.id IS NULL)::boolean, (-1)::smallint
+SELECT input.id::uuid, input.epoch::bigint, input.started_at::timestamptz, false::boolean, (held.id IS NULL)::boolean, (-1)::smallint
 FROM input
 LEFT JOIN outbox.jobs AS held ON held.id = ANY (ARRAY[input.id]) AND held.epoch = input.epoch
-WHERE (input.id, input.epoch) NOT IN (SELECT ours.id, ours.epoch FROM ours)
+    AND held.started_at = coalesce(input.started_at, held.started_at)
+WHERE (input.id, input.epoch, input.started_at) NOT IN (SELECT ours.id, ours.epoch, ours.started_at FROM ours)
 LIMIT 100000
 `
 
 type RecordReportsParams struct {
 	Ids          []pgtype.UUID
 	Epochs       []int64
+	Starts       []pgtype.Timestamptz
 	Revisions    []int64
 	Currents     []int64
 	Totals       []int64
@@ -462,22 +466,23 @@ type RecordReportsParams struct {
 }
 
 type RecordReportsRow struct {
-	ID       pgtype.UUID
-	Epoch    int64
-	Recorded bool
-	Lost     bool
-	LogStart int16
+	ID        pgtype.UUID
+	Epoch     int64
+	StartedAt pgtype.Timestamptz
+	Recorded  bool
+	Lost      bool
+	LogStart  int16
 }
 
 // RecordReports stores what attempts have reported since the last time: progress, checkpoints, lines of their logs, and
 // results of steps. For each attempt it stores all or nothing, and returns which: recorded; lost, if the attempt no
 // longer holds the job; or neither, if another transaction has the job's row locked right now.
 //
-// The lock makes (id, epoch) a fence: until this statement ends, no transaction can claim, expire or close the job. It
-// is the weakest lock that does so: extensions of leases (FOR NO KEY UPDATE) neither wait for it nor skip rows because
-// of it, and the statements that it blocks skip the row, or wait for milliseconds. Rows that a handler's own
-// transaction has locked (Guard, Complete, a step) are skipped: waiting for them would delay every other job's reports,
-// and could be a deadlock.
+// The lock makes (id, epoch, started_at) a fence: until this statement ends, no transaction can claim, expire or close
+// the job. It is the weakest lock that does so: extensions of leases (FOR NO KEY UPDATE) neither wait for it nor skip
+// rows because of it, and the statements that it blocks skip the row, or wait for milliseconds. Rows that a handler's
+// own transaction has locked (Guard, Complete, a step) are skipped: waiting for them would delay every other job's
+// reports, and could be a deadlock.
 //
 // A statement that nobody waits for any more may still arrive after the one that replaced it: the revisions show that
 // it is late.
@@ -485,6 +490,7 @@ func (q *Queries) RecordReports(ctx context.Context, arg RecordReportsParams) ([
 	rows, err := q.db.Query(ctx, RecordReports,
 		arg.Ids,
 		arg.Epochs,
+		arg.Starts,
 		arg.Revisions,
 		arg.Currents,
 		arg.Totals,
@@ -505,6 +511,7 @@ func (q *Queries) RecordReports(ctx context.Context, arg RecordReportsParams) ([
 		if err := rows.Scan(
 			&i.ID,
 			&i.Epoch,
+			&i.StartedAt,
 			&i.Recorded,
 			&i.Lost,
 			&i.LogStart,
@@ -525,6 +532,7 @@ WITH ours AS MATERIALIZED (
     FROM outbox.jobs
     WHERE jobs.id = $1
       AND jobs.epoch = $2
+      AND jobs.started_at = coalesce($3::timestamptz, jobs.started_at)
     FOR UPDATE
 ), found_by AS (
     INSERT INTO outbox.progress (job_id, epoch, revision)
@@ -533,7 +541,7 @@ WITH ours AS MATERIALIZED (
     ON CONFLICT (job_id) DO NOTHING
 ), stepped AS (
     INSERT INTO outbox.job_steps (job_id, name, epoch, took, result)
-    SELECT ours.id, $3, $2, $4, $5
+    SELECT ours.id, $4, $2, $5, $6
     FROM ours
     ON CONFLICT (job_id, name) DO NOTHING
     RETURNING job_id
@@ -545,11 +553,12 @@ LIMIT 1
 `
 
 type RecordStepParams struct {
-	ID     pgtype.UUID
-	Epoch  int64
-	Name   string
-	Took   pgtype.Interval
-	Result []byte
+	ID        pgtype.UUID
+	Epoch     int64
+	StartedAt pgtype.Timestamptz
+	Name      string
+	Took      pgtype.Interval
+	Result    []byte
 }
 
 // RecordStep stores a step in the transaction that made its effect. It locks the job's row as Guard does, so that
@@ -559,6 +568,7 @@ func (q *Queries) RecordStep(ctx context.Context, arg RecordStepParams) ([]bool,
 	rows, err := q.db.Query(ctx, RecordStep,
 		arg.ID,
 		arg.Epoch,
+		arg.StartedAt,
 		arg.Name,
 		arg.Took,
 		arg.Result,

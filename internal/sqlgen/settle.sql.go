@@ -85,13 +85,15 @@ func (q *Queries) FindLocked(ctx context.Context, ids []pgtype.UUID) ([]pgtype.U
 
 const SettleStreamed = `-- name: SettleStreamed :many
 WITH input AS MATERIALIZED (
-    SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch, unnest($3::bytea[]) AS result
+    SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch, unnest($3::timestamptz[]) AS started_at,
+           unnest($4::bytea[]) AS result
 ), done AS (
     DELETE FROM outbox.jobs
     USING input
     WHERE jobs.id = ANY (ARRAY[input.id])
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
+      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
       AND (SELECT outbox.counts_events())
     RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
@@ -121,13 +123,19 @@ RETURNING id
 type SettleStreamedParams struct {
 	Ids     []pgtype.UUID
 	Epochs  []int64
+	Starts  []pgtype.Timestamptz
 	Results [][]byte
 }
 
 // SettleStreamed is SettleSucceeded for streamed jobs: it stores their events with one INSERT, where a trigger would
 // store each separately, and counts them.
 func (q *Queries) SettleStreamed(ctx context.Context, arg SettleStreamedParams) ([]pgtype.UUID, error) {
-	rows, err := q.db.Query(ctx, SettleStreamed, arg.Ids, arg.Epochs, arg.Results)
+	rows, err := q.db.Query(ctx, SettleStreamed,
+		arg.Ids,
+		arg.Epochs,
+		arg.Starts,
+		arg.Results,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -148,13 +156,15 @@ func (q *Queries) SettleStreamed(ctx context.Context, arg SettleStreamedParams) 
 
 const SettleSucceeded = `-- name: SettleSucceeded :many
 WITH input AS MATERIALIZED (
-    SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch, unnest($3::bytea[]) AS result
+    SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch, unnest($3::timestamptz[]) AS started_at,
+           unnest($4::bytea[]) AS result
 ), done AS (
     DELETE FROM outbox.jobs
     USING input
     WHERE jobs.id = ANY (ARRAY[input.id])
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
+      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
     RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
     jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.streamed, jobs.queue, jobs.status,
@@ -174,19 +184,27 @@ RETURNING id
 type SettleSucceededParams struct {
 	Ids     []pgtype.UUID
 	Epochs  []int64
+	Starts  []pgtype.Timestamptz
 	Results [][]byte
 }
 
 // SettleSucceeded moves finished jobs into the history and returns the ids that it moved; the leases of the others were
-// lost. (id, epoch) is the whole fence. From a job's deadline on its success is refused, whether or not a reaper has
-// come yet.
+// lost. (id, epoch, started_at) is the whole fence, as for every write of a worker. The epoch changes with each claim
+// and each loss of one. The start distinguishes two claims that have the same epoch because a failover has lost the
+// first of them; NULL, which no dispatcher passes, stands for any. From a job's deadline on its success is refused,
+// whether or not a reaper has come yet.
 //
 // The rows are found by the primary key, whatever statistics the server has. The planner cannot use = ANY (ARRAY[…])
 // for a merge join, so it has no reason to scan the whole primary key. The statement does not ask for status =
 // 'running', which would allow a scan of the index of leases. Otherwise a plan made on an empty table would scan for as
 // long as the session lives. The same applies wherever a statement is given a list of ids: docs/adr/0013.
 func (q *Queries) SettleSucceeded(ctx context.Context, arg SettleSucceededParams) ([]pgtype.UUID, error) {
-	rows, err := q.db.Query(ctx, SettleSucceeded, arg.Ids, arg.Epochs, arg.Results)
+	rows, err := q.db.Query(ctx, SettleSucceeded,
+		arg.Ids,
+		arg.Epochs,
+		arg.Starts,
+		arg.Results,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -209,13 +227,14 @@ const SettleUnfinished = `-- name: SettleUnfinished :many
 WITH input AS MATERIALIZED (
     SELECT unnest($1::uuid[])                    AS id,
            unnest($2::bigint[])               AS epoch,
-           unnest($3::text[])::outbox.job_status AS status,
-           unnest($4::interval[])             AS delay,
-           nullif(unnest($5::text[]), '')    AS error_code,
-           nullif(unnest($6::text[]), '') AS error_message,
-           nullif(unnest($7::text[]), '')         AS stack,
-           nullif(unnest($8::text[]), '')   AS fingerprint,
-           nullif(unnest($9::text[]), '')         AS trace -- the array is NULL if no attempt has a span
+           unnest($3::timestamptz[])          AS started_at,
+           unnest($4::text[])::outbox.job_status AS status,
+           unnest($5::interval[])             AS delay,
+           nullif(unnest($6::text[]), '')    AS error_code,
+           nullif(unnest($7::text[]), '') AS error_message,
+           nullif(unnest($8::text[]), '')         AS stack,
+           nullif(unnest($9::text[]), '')   AS fingerprint,
+           nullif(unnest($10::text[]), '')         AS trace -- the array is NULL if no attempt has a span
 ), settled AS (
     UPDATE outbox.jobs
     SET status             = input.status,
@@ -235,6 +254,7 @@ WITH input AS MATERIALIZED (
       AND jobs.cancel_requested_at IS NULL
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
+      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
     RETURNING jobs.id, jobs.epoch, jobs.attempt, jobs.started_at, jobs.tenant_id,
         (input).error_code AS error_code, (input).error_message AS error_message, (input).stack AS stack,
         (input).trace AS trace
@@ -242,7 +262,7 @@ WITH input AS MATERIALIZED (
     -- Record what was settled, not what was found: a job that another transaction settled meanwhile must not record our
     -- attempt.
     INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack, tenant_id, trace)
-    SELECT id, epoch - 1, attempt, $10::text, started_at, error_code, coalesce(error_message, ''), stack, tenant_id, trace
+    SELECT id, epoch - 1, attempt, $11::text, started_at, error_code, coalesce(error_message, ''), stack, tenant_id, trace
     FROM settled
     WHERE error_code IS NOT NULL
     ON CONFLICT DO NOTHING
@@ -253,6 +273,7 @@ SELECT id FROM settled LIMIT 100000
 type SettleUnfinishedParams struct {
 	Ids           []pgtype.UUID
 	Epochs        []int64
+	Starts        []pgtype.Timestamptz
 	Statuses      []string
 	Delays        []pgtype.Interval
 	ErrorCodes    []string
@@ -271,6 +292,7 @@ func (q *Queries) SettleUnfinished(ctx context.Context, arg SettleUnfinishedPara
 	rows, err := q.db.Query(ctx, SettleUnfinished,
 		arg.Ids,
 		arg.Epochs,
+		arg.Starts,
 		arg.Statuses,
 		arg.Delays,
 		arg.ErrorCodes,

@@ -15,24 +15,26 @@ const SettleUnavailable = `-- name: SettleUnavailable :many
 WITH input AS MATERIALIZED (
     SELECT unnest($1::uuid[])                    AS id,
            unnest($2::bigint[])               AS epoch,
-           unnest($3::interval[])      AS outage_limit,
-           unnest($4::interval[])              AS wait,
-           unnest($5::text[])::outbox.job_status AS status,
-           unnest($6::interval[])             AS delay,
-           unnest($7::text[])            AS error_code,
-           unnest($8::text[])         AS error_message,
-           unnest($9::text[])                 AS stack,
-           unnest($10::text[])           AS fingerprint,
-           nullif(unnest($11::text[]), '')     AS trace -- the array is NULL if no attempt has a span
+           unnest($3::timestamptz[])          AS started_at,
+           unnest($4::interval[])      AS outage_limit,
+           unnest($5::interval[])              AS wait,
+           unnest($6::text[])::outbox.job_status AS status,
+           unnest($7::interval[])             AS delay,
+           unnest($8::text[])            AS error_code,
+           unnest($9::text[])         AS error_message,
+           unnest($10::text[])                 AS stack,
+           unnest($11::text[])           AS fingerprint,
+           nullif(unnest($12::text[]), '')     AS trace -- the array is NULL if no attempt has a span
 ), found AS MATERIALIZED (
-    SELECT input.id, input.epoch, input.outage_limit, input.wait, input.status, input.delay, input.error_code, input.error_message, input.stack, input.fingerprint, input.trace, coalesce(jobs.unavailable_since, statement_timestamp()) AS since
+    SELECT input.id, input.epoch, input.started_at, input.outage_limit, input.wait, input.status, input.delay, input.error_code, input.error_message, input.stack, input.fingerprint, input.trace, coalesce(jobs.unavailable_since, statement_timestamp()) AS since
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
+        AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
     WHERE jobs.cancel_requested_at IS NULL
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
     FOR UPDATE
 ), judged AS MATERIALIZED (
-    SELECT found.id, found.epoch, found.outage_limit, found.wait, found.status, found.delay, found.error_code, found.error_message, found.stack, found.fingerprint, found.trace, found.since, found.since > statement_timestamp() - found.outage_limit AS spared,
+    SELECT found.id, found.epoch, found.started_at, found.outage_limit, found.wait, found.status, found.delay, found.error_code, found.error_message, found.stack, found.fingerprint, found.trace, found.since, found.since > statement_timestamp() - found.outage_limit AS spared,
            -- Jitter keeps jobs that were postponed together from coming back together.
            greatest(least(statement_timestamp() - found.since, interval '5 minutes'), interval '1 second') * (0.75 + random() / 2) AS growing_wait
     FROM found
@@ -58,7 +60,7 @@ WITH input AS MATERIALIZED (
         judged.spared, judged.error_code, judged.error_message, judged.stack, judged.trace
 ), recorded AS (
     INSERT INTO outbox.attempts (job_id, epoch, attempt, worker, started_at, error_code, error_message, stack, tenant_id, trace)
-    SELECT id, epoch - 1, attempt, $12::text, started_at, error_code, error_message, nullif(stack, ''), tenant_id, trace
+    SELECT id, epoch - 1, attempt, $13::text, started_at, error_code, error_message, nullif(stack, ''), tenant_id, trace
     FROM settled
     WHERE NOT spared
     ON CONFLICT DO NOTHING
@@ -69,6 +71,7 @@ SELECT id, status::text AS status FROM settled LIMIT 100000
 type SettleUnavailableParams struct {
 	Ids           []pgtype.UUID
 	Epochs        []int64
+	Starts        []pgtype.Timestamptz
 	OutageLimits  []pgtype.Interval
 	Waits         []pgtype.Interval
 	Statuses      []string
@@ -96,6 +99,7 @@ func (q *Queries) SettleUnavailable(ctx context.Context, arg SettleUnavailablePa
 	rows, err := q.db.Query(ctx, SettleUnavailable,
 		arg.Ids,
 		arg.Epochs,
+		arg.Starts,
 		arg.OutageLimits,
 		arg.Waits,
 		arg.Statuses,

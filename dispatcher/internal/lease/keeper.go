@@ -48,7 +48,7 @@ type Config struct {
 
 // Statements are the statements of a Keeper, except those of its own connection.
 type Statements interface {
-	ListCancelRequests(ctx context.Context, ids []pgtype.UUID, epochs []int64) ([]sqlgen.ListCancelRequestsRow, error)
+	ListCancelRequests(context.Context, sqlgen.ListCancelRequestsParams) ([]sqlgen.ListCancelRequestsRow, error)
 }
 
 // Extensions is the statement that extends leases.
@@ -152,7 +152,7 @@ func (k *Keeper) extend(ctx context.Context, due []*Lease) error {
 
 func (k *Keeper) extendSome(ctx context.Context, batch []*Lease) error {
 	params := sqlgen.ExtendLeasesParams{LeaseTtl: pgvalue.Interval(k.TTL)}
-	params.Ids, params.Epochs = engine.Fences(batch, (*Lease).Fence)
+	params.Ids, params.Epochs, params.Starts = engine.Fences(batch, (*Lease).Fence)
 	sent := time.Now()
 	bound, cancel := context.WithTimeout(ctx, min(k.Timeout, k.TTL/5)) // several tries before the lease lapses
 	rows, err := k.Extending.ExtendLeases(bound, params)
@@ -163,7 +163,7 @@ func (k *Keeper) extendSome(ctx context.Context, batch []*Lease) error {
 	k.Health.OK()
 	kept := make(map[engine.Fence]bool, len(rows)) // false if lost
 	for _, row := range rows {
-		kept[engine.Fence{ID: row.ID, Epoch: row.Epoch}] = !row.Lost
+		kept[engine.FenceOf(row.ID.Bytes, row.Epoch, row.StartedAt.Time)] = !row.Lost
 	}
 	late := 0
 	k.mu.Lock()
@@ -267,13 +267,14 @@ func (k *Keeper) endCancelled(ctx context.Context, running []*Lease) error {
 	for _, l := range running {
 		byFence[l.Fence()] = l
 	}
-	ids, epochs := engine.Fences(running, (*Lease).Fence)
-	asked, err := k.DB.ListCancelRequests(bound, ids, epochs)
+	var params sqlgen.ListCancelRequestsParams
+	params.Ids, params.Epochs, params.Starts = engine.Fences(running, (*Lease).Fence)
+	asked, err := k.DB.ListCancelRequests(bound, params)
 	if err != nil {
 		return fmt.Errorf("look for cancelled jobs among %d: %w", len(running), err)
 	}
 	for _, row := range asked {
-		byFence[engine.Fence{ID: row.ID, Epoch: row.Epoch}].End(k.Cancelled)
+		byFence[engine.FenceOf(row.ID.Bytes, row.Epoch, row.StartedAt.Time)].End(k.Cancelled)
 	}
 	return nil
 }

@@ -76,13 +76,13 @@ func (d *database) looks() int {
 	return d.looked
 }
 
-func (d *database) ListCancelRequests(_ context.Context, ids []pgtype.UUID, epochs []int64) (rows []sqlgen.ListCancelRequestsRow, err error) {
+func (d *database) ListCancelRequests(_ context.Context, p sqlgen.ListCancelRequestsParams) (rows []sqlgen.ListCancelRequestsRow, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.looked++
-	for i, id := range ids {
+	for i, id := range p.Ids {
 		if slices.Contains(d.cancelled, id) {
-			rows = append(rows, sqlgen.ListCancelRequestsRow{ID: id, Epoch: epochs[i]})
+			rows = append(rows, sqlgen.ListCancelRequestsRow{ID: id, Epoch: p.Epochs[i], StartedAt: p.Starts[i]})
 		}
 	}
 	return rows, nil

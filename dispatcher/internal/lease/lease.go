@@ -14,7 +14,6 @@ import (
 
 	"github.com/posthaste-dev/posthaste/internal/clock"
 	"github.com/posthaste-dev/posthaste/internal/engine"
-	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/outbox"
 )
 
@@ -33,7 +32,7 @@ type Lease struct {
 
 // Fence identifies the claim.
 func (l *Lease) Fence() engine.Fence {
-	return engine.Fence{ID: pgvalue.UUID(l.Job.ID), Epoch: l.Job.Epoch}
+	return engine.FenceOf(l.Job.ID, l.Job.Epoch, l.Job.StartedAt)
 }
 
 // Begin marks the handler as running. It reports false if the lease was ended before, is over, or is no Keeper's.

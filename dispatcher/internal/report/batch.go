@@ -41,6 +41,7 @@ func (b *batch) add(a *Reports, now time.Time) bool {
 	p := &b.params
 	p.Ids = append(p.Ids, pgvalue.UUID(a.job.ID))
 	p.Epochs = append(p.Epochs, a.job.Epoch)
+	p.Starts = append(p.Starts, pgvalue.TimeOrNull(a.job.StartedAt))
 	p.Revisions = append(p.Revisions, r.revision)
 	p.Currents = append(p.Currents, r.progress.current)
 	p.Totals = append(p.Totals, r.progress.total)

@@ -16,7 +16,6 @@ import (
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/engine"
 	"github.com/posthaste-dev/posthaste/internal/pgsession"
-	"github.com/posthaste-dev/posthaste/internal/pgvalue"
 	"github.com/posthaste-dev/posthaste/internal/sqlgen"
 )
 
@@ -263,10 +262,10 @@ func passes(err error) bool {
 func (r *Recorder) apply(batch *batch, rows []sqlgen.RecordReportsRow) {
 	answers := make(map[engine.Fence]sqlgen.RecordReportsRow, len(rows))
 	for _, row := range rows {
-		answers[engine.Fence{ID: row.ID, Epoch: row.Epoch}] = row
+		answers[engine.FenceOf(row.ID.Bytes, row.Epoch, row.StartedAt.Time)] = row
 	}
 	for i, a := range batch.attempts {
-		switch answer := answers[engine.Fence{ID: pgvalue.UUID(a.job.ID), Epoch: a.job.Epoch}]; {
+		switch answer := answers[engine.FenceOf(a.job.ID, a.job.Epoch, a.job.StartedAt)]; {
 		case answer.Recorded:
 			a.recorded(batch.revisions[i], answer.LogStart)
 		case answer.Lost:

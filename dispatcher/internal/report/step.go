@@ -94,7 +94,7 @@ func (s Step) SaveIn(ctx context.Context, tx pgx.Tx, result any, took time.Durat
 		return err
 	}
 	stored, err := sqlgen.New(tx).RecordStep(ctx, sqlgen.RecordStepParams{
-		ID: pgvalue.UUID(s.job.ID), Epoch: s.job.Epoch, Name: s.name,
+		ID: pgvalue.UUID(s.job.ID), Epoch: s.job.Epoch, StartedAt: pgvalue.TimeOrNull(s.job.StartedAt), Name: s.name,
 		Took: pgvalue.Interval(took), Result: encoded,
 	})
 	switch {

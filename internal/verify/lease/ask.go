@@ -41,7 +41,7 @@ func (c *client) claim(ctx context.Context, h *history, a *ask) error {
 		a.about[row.ID.Bytes] = operation{input{verb: claim}, output{
 			done: true, status: outbox.Running, epoch: row.Epoch, attempt: int(row.Attempt),
 		}}
-		h.give(held{row.ID.Bytes, row.Epoch, int(row.Attempt), row.Place})
+		h.give(held{row.ID.Bytes, row.Epoch, row.StartedAt, int(row.Attempt), row.Place})
 	}
 	return nil
 }
@@ -66,8 +66,8 @@ func (c *client) succeed(ctx context.Context, h *history, a *ask) error {
 	var places []pgtype.TID
 	for _, l := range c.someLeases(h) {
 		a.about[l.id] = operation{in: input{verb: settle, epoch: l.epoch, to: outbox.Succeeded}}
-		p.Ids, p.Epochs, p.Results = append(p.Ids, pgvalue.UUID(l.id)), append(p.Epochs, l.epoch), append(p.Results,
-			nil)
+		p.Ids, p.Epochs = append(p.Ids, pgvalue.UUID(l.id)), append(p.Epochs, l.epoch)
+		p.Starts, p.Results = append(p.Starts, l.started), append(p.Results, nil)
 		places = append(places, l.place)
 	}
 	var settled []pgtype.UUID
@@ -75,8 +75,7 @@ func (c *client) succeed(ctx context.Context, h *history, a *ask) error {
 		var err error
 		if c.rand.IntN(4) > 0 {
 			settled, err = c.db.SettleInPlace(ctx, sqlgen.SettleInPlaceParams{
-				Places: places, Ids: p.Ids,
-				Epochs: p.Epochs,
+				Places: places, Ids: p.Ids, Epochs: p.Epochs, Starts: p.Starts,
 			})
 			if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "55P03" {
 				settled, err = nil, nil // it did not wait for a lock: all are left
@@ -107,8 +106,8 @@ func (c *client) unfinished(ctx context.Context, h *history, a *ask) error {
 			code = ""
 		}
 		a.about[l.id] = operation{in: input{verb: settle, epoch: l.epoch, to: next}}
-		p.Ids, p.Epochs, p.Statuses = append(p.Ids, pgvalue.UUID(l.id)), append(p.Epochs, l.epoch), append(p.Statuses,
-			string(next))
+		p.Ids, p.Epochs = append(p.Ids, pgvalue.UUID(l.id)), append(p.Epochs, l.epoch)
+		p.Starts, p.Statuses = append(p.Starts, l.started), append(p.Statuses, string(next))
 		p.Delays = append(p.Delays, pgvalue.Interval(0))
 		p.ErrorCodes, p.ErrorMessages, p.Stacks = append(p.ErrorCodes, code), append(p.ErrorMessages, code),
 			append(p.Stacks, "")
@@ -137,6 +136,7 @@ func (c *client) extend(ctx context.Context, h *history, a *ask) error {
 	for _, l := range c.someLeases(h) {
 		a.about[l.id] = operation{in: input{verb: extend, epoch: l.epoch}, out: output{done: true}}
 		p.Ids, p.Epochs = append(p.Ids, pgvalue.UUID(l.id)), append(p.Epochs, l.epoch)
+		p.Starts = append(p.Starts, l.started)
 	}
 	rows, err := c.db.ExtendLeases(ctx, p)
 	for _, row := range rows {

@@ -45,6 +45,7 @@ type operation struct {
 type held struct {
 	id      outbox.ID
 	epoch   int64
+	started pgtype.Timestamptz
 	attempt int
 	place   pgtype.TID
 }

@@ -68,6 +68,7 @@ type job struct {
 type lease struct {
 	id    outbox.ID
 	epoch int64
+	start pgtype.Timestamptz
 	place pgtype.TID // of the job's row after the claim
 }
 

@@ -70,7 +70,7 @@ func (m *Machine) claim(ctx context.Context, d Draws) (bool, error) {
 			return false, fmt.Errorf("claimed with epoch %d, attempt %d, %d lost leases, kind %s; want %+v", row.Epoch,
 				row.Attempt, row.LostLeases, row.Kind, j.row)
 		}
-		m.leases = append(m.leases, lease{row.ID.Bytes, row.Epoch, row.Place})
+		m.leases = append(m.leases, lease{row.ID.Bytes, row.Epoch, row.StartedAt, row.Place})
 	}
 	return true, nil
 }
@@ -161,7 +161,7 @@ func (m *Machine) settleFirst(ctx context.Context, leases []lease,
 	}
 	inPlace := sqlgen.SettleInPlaceParams{Ids: p.Ids, Epochs: p.Epochs}
 	for _, l := range leases {
-		inPlace.Places = append(inPlace.Places, l.place)
+		inPlace.Places, inPlace.Starts = append(inPlace.Places, l.place), append(inPlace.Starts, l.start)
 	}
 	return m.q.SettleInPlace(ctx, inPlace)
 }
