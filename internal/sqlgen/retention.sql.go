@@ -77,12 +77,15 @@ func (q *Queries) CountDay(ctx context.Context, arg CountDayParams) ([]CountDayR
 const FreeKeys = `-- name: FreeKeys :one
 WITH freed AS (
     DELETE FROM outbox.idempotency_keys
-    USING outbox.history
-    WHERE history.finished_at >= $1
-      AND history.finished_at < $2
-      AND history.ctid >= format('(%s,0)', $3::bigint)::tid
-      AND history.ctid < format('(%s,0)', $4::bigint)::tid
-      AND idempotency_keys.job_id = history.id
+    WHERE idempotency_keys.ctid = ANY (ARRAY(
+        SELECT keys.ctid
+        FROM outbox.history
+        JOIN outbox.idempotency_keys AS keys ON keys.job_id = history.id
+        WHERE history.finished_at >= $1
+          AND history.finished_at < $2
+          AND history.ctid >= format('(%s,0)', $3::bigint)::tid
+          AND history.ctid < format('(%s,0)', $4::bigint)::tid
+    ))
     RETURNING 1
 )
 SELECT count(*) FROM freed
@@ -170,8 +173,11 @@ WITH rule AS MATERIALIZED (
     RETURNING jobs.id, jobs.status
 ), freed AS (
     DELETE FROM outbox.idempotency_keys
-    USING trimmed
-    WHERE idempotency_keys.job_id = trimmed.id
+    WHERE idempotency_keys.ctid = ANY (ARRAY(
+        SELECT keys.ctid
+        FROM trimmed
+        JOIN outbox.idempotency_keys AS keys ON keys.job_id = trimmed.id
+    ))
     RETURNING 1
 ), reached AS (
     SELECT letter.id FROM letter ORDER BY letter.id DESC LIMIT 1
@@ -242,8 +248,11 @@ WITH rule AS MATERIALIZED (
     RETURNING history.id, history.status
 ), freed AS (
     DELETE FROM outbox.idempotency_keys
-    USING trimmed
-    WHERE idempotency_keys.job_id = trimmed.id
+    WHERE idempotency_keys.ctid = ANY (ARRAY(
+        SELECT keys.ctid
+        FROM trimmed
+        JOIN outbox.idempotency_keys AS keys ON keys.job_id = trimmed.id
+    ))
     RETURNING 1
 )
 SELECT trimmed.status::text AS status, count(*) AS jobs, (SELECT count(*) FROM freed) AS keys
@@ -272,6 +281,10 @@ type TrimHistoryRow struct {
 // partition, frees their idempotency keys, and counts them by outcome. A rule for the job's queue takes precedence over
 // the one for any queue, which is ”; an outcome without a rule is kept. It uses blocks rather than a LIMIT: however
 // many rows stay or are dead already, a partition is read once from end to end.
+//
+// The keys are found first, and deleted in the order of their places, as every statement that deletes several does: in
+// the order in which their jobs have finished, this one and RemoveSink could deadlock. Keys are never updated, so a key
+// stays at its place.
 func (q *Queries) TrimHistory(ctx context.Context, arg TrimHistoryParams) ([]TrimHistoryRow, error) {
 	rows, err := q.db.Query(ctx, TrimHistory,
 		arg.Statuses,
