@@ -33,7 +33,7 @@ type Claimed struct {
 	Backoff     Backoff       // of this job; nil means its kind's
 	RunAt       time.Time     // when it became due, by the database's clock
 	CreatedAt   time.Time     // when it was stored, by the database's clock
-	StartedAt   time.Time     // when it was claimed, by the database's clock; with ID and Epoch the identity of the claim
+	StartedAt   time.Time     // when it was claimed, by the database's clock; part of the fence, as Epoch is
 	Deadline    time.Time     // by the database's clock; zero means none
 	ContentType string        // of Payload, such as application/json
 	Payload     []byte        // the arguments as they were stored, or as a protector opened them
