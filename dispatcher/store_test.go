@@ -207,7 +207,7 @@ func succeeded(t *testing.T, d *Dispatcher, db *pgxpool.Pool, n int) []*attempt 
 		job := &outbox.Claimed{}
 		job.ID, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts = id, "tiny", 1, 1, 10
 		batch[i] = &attempt{job: job, lease: lease.Lease{Job: job, Claimed: time.Now()}, route: d.common.routes["tiny"], capacity: d.queues[engine.DefaultQueue].capacity, outcome: outcome.Outcome{Status: outbox.Succeeded}}
-		if err := db.QueryRow(t.Context(), `SELECT ctid FROM outbox.jobs WHERE id = $1`, id).Scan(&batch[i].rowAt); err != nil {
+		if err := db.QueryRow(t.Context(), `SELECT ctid, started_at FROM outbox.jobs WHERE id = $1`, id).Scan(&batch[i].rowAt, &job.StartedAt); err != nil {
 			t.Fatal(err)
 		}
 	}
