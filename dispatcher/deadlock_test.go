@@ -131,7 +131,7 @@ func TestASettlementMakesNoUserTheVictimOfADeadlock(t *testing.T) {
 				}
 				job := &outbox.Claimed{}
 				job.ID, job.Kind, job.Epoch, job.Attempt, job.MaxAttempts = id, "tiny", 1, 1, 10
-				a := &attempt{job: job, route: d.common.routes["tiny"], waker: d.queues[engine.DefaultQueue].capacity.waker, err: errors.New("boom")}
+				a := &attempt{job: job, route: d.common.routes["tiny"], capacity: d.queues[engine.DefaultQueue].capacity, err: errors.New("boom")}
 				a.outcome, _ = a.route.config.policy().Decide(job, a.err, nil)
 				batch = append(batch, a)
 			}
