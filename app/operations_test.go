@@ -1,6 +1,7 @@
 //go:build !race
 
-// The detector would have package api compiled for this file alone, which starts no goroutine: make test runs it without.
+// For the detector, package api would be compiled for this file alone, which starts no goroutine: make test runs it
+// without.
 
 package app
 

@@ -201,8 +201,8 @@ func (e *examination) vacuum(ctx context.Context) error {
 	return nil
 }
 
-// lookupsAtOnce is how many look-ups of jobs by their ids the server must have locks for.
-const lookupsAtOnce = 16
+// queriesByID is how many queries for a job by its id the server must have locks for at once.
+const queriesByID = 16
 
 // untrimmedHours is long enough for a reaper that is down over a night and a day.
 const untrimmedHours = 48
@@ -239,13 +239,13 @@ func (e *examination) tables(ctx context.Context) error {
 			"see the finding on vacuum; else give autovacuum more workers: its settings for this table are made to "+
 				"keep up")
 	}
-	// A look-up by id cannot know the day: it locks each one, with its four indexes.
-	if each, room := 5*t.Days, t.Locks*t.Sessions; each*lookupsAtOnce > room {
-		e.find(Warning, fmt.Sprintf("the history has %s, and each look-up of a job by its id locks them all: %d at "+
+	// A query by id cannot know the day: it locks each one, with its four indexes.
+	if each, room := 5*t.Days, t.Locks*t.Sessions; each*queriesByID > room {
+		e.find(Warning, fmt.Sprintf("the history has %s, and each query for a job by its id locks them all: %d at "+
 			"once fill the server's table of locks, and then any statement may fail with \"out of shared memory\"",
 			Count(t.Days, "day"), max(room/each, 1)),
 			fmt.Sprintf("set max_locks_per_transaction to %d and restart the server, or keep closed jobs for less time",
-				each*lookupsAtOnce/t.Sessions+1))
+				each*queriesByID/t.Sessions+1))
 	}
 	if len(e.findings) == before {
 		e.find(OK, fmt.Sprintf("%s in outbox.jobs, partitions for %s ahead", Count(t.Dead, "dead row"),

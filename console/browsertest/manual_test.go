@@ -10,8 +10,9 @@ import (
 	"github.com/posthaste-dev/posthaste/docs/site"
 )
 
-// The manual is for everybody: axe finds nothing on a page of each sort, light and dark, wide and on a phone. Nothing has to be scrolled to the side, and a page asks for nothing elsewhere. The pages are the first one,
-// and those with steps and code, prose, pictures, a long table, a drawing, and a table of many columns.
+// The manual is for everybody: axe finds nothing on a page of each sort, light and dark, wide and on a phone. Nothing
+// has to be scrolled to the side, and a page asks for nothing elsewhere. The pages are the first one, and those with
+// steps and code, prose, pictures, a long table, a drawing, and a table of many columns.
 func TestTheManualIsAccessible(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(site.Handler())

@@ -28,8 +28,8 @@ func quiet(t *tab) []string {
 	return faults
 }
 
-// The looks with which a page is checked by axe, and for what. The dark scheme differs in colours only, and a phone shows
-// the colours of the light one.
+// The looks with which a page is checked by axe, and for what. The dark scheme differs in colours only, and a phone
+// shows the colours of the light one.
 var looks = []struct {
 	scheme        string
 	width, height int64

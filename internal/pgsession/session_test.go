@@ -342,7 +342,8 @@ func TestStatesAreDistinguished(t *testing.T) {
 	if State(noPartition) != "23514" || State(raised) != "23514" {
 		t.Fatalf("got %v and %v, want SQLSTATE 23514 of both", noPartition, raised)
 	}
-	full := &pgconn.PgError{Code: "54000", SeverityUnlocalized: "ERROR", Routine: "PreCommit_Notify"} // too many notifications in the NOTIFY queue
+	// There is no place in the NOTIFY queue.
+	full := &pgconn.PgError{Code: "54000", SeverityUnlocalized: "ERROR", Routine: "PreCommit_Notify"}
 	_, large := db.Exec(t.Context(), `CREATE TEMP TABLE wide (body text PRIMARY KEY); INSERT INTO wide SELECT string_agg(gen_random_uuid()::text, '') FROM generate_series(1, 500)`)
 	if State(large) != full.Code {
 		t.Fatalf("got %v, want SQLSTATE 54000 of a row that is too large for its index", large)
