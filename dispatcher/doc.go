@@ -60,7 +60,7 @@ package dispatcher
 //	dispatcher.go   what a program creates: the settings and their validation, and the parts
 //	loop.go         claims for one queue: when to look, what to ask for, how long to sleep
 //	search.go       when to look for due jobs that claims do not reach, because a snapshot keeps too many dead entries
-//	internal/search such a look
+//	internal/search such a search
 //	claim.go        one claim: leases jobs, gives them to the workers, and looks for those whose answer was lost
 //	internal/limit  the limits that operators have set for the queue, and how much of them is used; whether a claimed
 //	                job may still start, or its queue has been paused

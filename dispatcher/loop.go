@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/posthaste-dev/posthaste/dispatcher/internal/health"
@@ -88,7 +87,7 @@ func (l *loop) run(ctx context.Context) {
 		next, err := l.drain(ctx)
 		for err != nil && ctx.Err() == nil {
 			l.health.Failed(err)
-			l.health.Complain(ctx, "claim failed", err, l.clues(err)...)
+			l.health.Complain(ctx, "claim failed", err, slog.String("queue", l.queue))
 			if !health.WaitAtMost(ctx, retry.Next(), l.capacity.Signal) { // a listener that is back pokes the queue
 				return
 			}
@@ -103,17 +102,6 @@ func (l *loop) run(ctx context.Context) {
 		retry.Reset()
 		wait.Reset(next)
 	}
-}
-
-// clues says which claim has failed. If the error came from within a function, most likely a trigger of a user's, which
-// keeps the queue from its jobs, clues names it.
-func (l *loop) clues(err error) []slog.Attr {
-	clues := []slog.Attr{slog.String("queue", l.queue)}
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Where != "" {
-		clues = append(clues, slog.String("where", pgErr.Where), slog.String("hint",
-			"if a trigger on outbox.jobs fails, repair or drop it, or cancel the first due job"))
-	}
-	return clues
 }
 
 // whyFailed says what the failure of a statement proves if the database answers another one, or does not.

@@ -4,10 +4,13 @@ package health
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/posthaste-dev/posthaste/internal/backoff"
 	"github.com/posthaste-dev/posthaste/internal/outage"
@@ -104,7 +107,12 @@ func WaitAtMost(ctx context.Context, d time.Duration, sooner <-chan struct{}) bo
 
 // Complain logs a warning about an error of the database, at the limited rate of Say.
 func (h *Health) Complain(ctx context.Context, message string, err error, attrs ...slog.Attr) {
-	h.Say(ctx, slog.LevelWarn, message, message, append(attrs, slog.Any("err", err))...)
+	attrs = append(attrs, slog.Any("err", err))
+	// The function in which the error arose: most likely a user's trigger, which may keep a queue from its jobs.
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Where != "" {
+		attrs = append(attrs, slog.String("where", pgErr.Where))
+	}
+	h.Say(ctx, slog.LevelWarn, message, message, attrs...)
 }
 
 // Say logs the message at once, and messages with the same key at most every ten seconds.
