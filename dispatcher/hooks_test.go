@@ -202,6 +202,7 @@ func TestADeathWithoutItsHookIsNone(t *testing.T) {
 	}
 	wantState(t, db, l.id, "running attempt=1 epoch=1 lost=0 error=")
 	exec(t, db, `DROP TRIGGER refuse ON outbox.jobs`)
+	l.startedAt = ask[time.Time](t, db, `SELECT started_at FROM outbox.jobs WHERE id = $1`, l.id)
 	if ok, err := settleAs(outbox.Dead)(t.Context(), db, l); !ok || err != nil {
 		t.Errorf("the settlement = %v, %v", ok, err)
 	}
