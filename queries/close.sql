@@ -35,7 +35,7 @@ SELECT coalesce(CASE WHEN NOT EXISTS (SELECT FROM found WHERE found.epoch <> sql
 SELECT jobs.id, jobs.epoch, jobs.started_at
 FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@epochs::bigint[]) AS epoch, unnest(@starts::timestamptz[]) AS started_at) AS input
 JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
-    AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
+    AND coalesce(input.started_at, jobs.started_at) = jobs.started_at
 WHERE jobs.cancel_requested_at IS NOT NULL
 LIMIT 100000;
 
@@ -55,7 +55,7 @@ WITH input AS MATERIALIZED (
            CASE WHEN jobs.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE 'expired' END::outbox.job_status AS outcome
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
-        AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
+        AND coalesce(input.started_at, jobs.started_at) = jobs.started_at
     WHERE jobs.cancel_requested_at IS NOT NULL
        OR jobs.deadline <= clock_timestamp()
     FOR UPDATE

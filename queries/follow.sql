@@ -13,7 +13,7 @@ WITH input AS MATERIALIZED (
     USING input
     WHERE jobs.id = ANY (ARRAY[input.id])
       AND jobs.epoch = input.epoch
-      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
+      AND coalesce(input.started_at, jobs.started_at) = jobs.started_at
       -- An expired job can no longer succeed, see SettleSucceeded.
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
     RETURNING jobs.*, (input).result AS result

@@ -18,7 +18,7 @@ WITH input AS MATERIALIZED (
     WHERE jobs.id = ANY (ARRAY[input.id])
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
-      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
+      AND coalesce(input.started_at, jobs.started_at) = jobs.started_at
     RETURNING {{jobs}}, (input).result AS result
 )
 INSERT INTO outbox.history ({{history}}, result)
@@ -38,7 +38,7 @@ WITH input AS MATERIALIZED (
     WHERE jobs.id = ANY (ARRAY[input.id])
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
-      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
+      AND coalesce(input.started_at, jobs.started_at) = jobs.started_at
       AND (SELECT outbox.counts_events())
     RETURNING {{jobs}}, (input).result AS result, clock_timestamp() AS finished_at
 ), stored AS (
@@ -91,7 +91,7 @@ WITH input AS MATERIALIZED (
       AND jobs.cancel_requested_at IS NULL
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
-      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
+      AND coalesce(input.started_at, jobs.started_at) = jobs.started_at
     RETURNING jobs.id, jobs.epoch, jobs.attempt, jobs.started_at, jobs.tenant_id,
         (input).error_code AS error_code, (input).error_message AS error_message, (input).stack AS stack,
         (input).trace AS trace

@@ -22,7 +22,7 @@ WITH input AS MATERIALIZED (
     SELECT input.*, coalesce(jobs.unavailable_since, statement_timestamp()) AS since
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
-        AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
+        AND coalesce(input.started_at, jobs.started_at) = jobs.started_at
     WHERE jobs.cancel_requested_at IS NULL
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
     FOR UPDATE

@@ -41,7 +41,7 @@ var lease = []Mutant{
 			{"internal/sqlgen.ExtendLeases", joinStart + "\n    FOR", "\n    FOR"},
 			{"internal/sqlgen.SettleUnfinished", startFence, ``},
 			{"internal/sqlgen.SettleSucceeded", startFence, ``},
-			{"internal/sqlgen.GuardLease", `AND started_at = coalesce($3::timestamptz, started_at)`, `AND $3::timestamptz IS NOT NULL`},
+			{"internal/sqlgen.GuardLease", `AND coalesce($3::timestamptz, started_at) = started_at`, `AND $3::timestamptz IS NOT NULL`},
 		},
 		Checks: []Check{
 			test("dispatcher", "TestAClaimLostInAFailoverIsFenced/root/extend_after_the_claim_of_another_worker", "took effect = true"),

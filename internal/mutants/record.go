@@ -23,7 +23,7 @@ var record = []Mutant{
 		Invariant: "Fenced",
 		Edits: []Edit{{"internal/sqlgen.RecordStep", `    WHERE jobs.id = $1
       AND jobs.epoch = $2
-      AND jobs.started_at = coalesce($3::timestamptz, jobs.started_at)
+      AND coalesce($3::timestamptz, jobs.started_at) = jobs.started_at
     FOR UPDATE`, `    WHERE jobs.id = $1 AND $2::bigint IS NOT NULL AND $3::timestamptz IS NOT NULL
     FOR UPDATE`}},
 		Checks: []Check{

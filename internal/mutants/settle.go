@@ -5,9 +5,9 @@ const (
           SELECT unnest($2::uuid[]), unnest($3::bigint[]), unnest($4::timestamptz[]))) IS TRUE`
 
 	startFence = `
-      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)`
+      AND coalesce(input.started_at, jobs.started_at) = jobs.started_at`
 	joinStart = `
-        AND jobs.started_at = coalesce(input.started_at, jobs.started_at)`
+        AND coalesce(input.started_at, jobs.started_at) = jobs.started_at`
 )
 
 var settle = []Mutant{

@@ -74,7 +74,7 @@ WITH input AS MATERIALIZED (
            CASE WHEN jobs.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE 'expired' END::outbox.job_status AS outcome
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
-        AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
+        AND coalesce(input.started_at, jobs.started_at) = jobs.started_at
     WHERE jobs.cancel_requested_at IS NOT NULL
        OR jobs.deadline <= clock_timestamp()
     FOR UPDATE
@@ -300,7 +300,7 @@ const ListCancelRequests = `-- name: ListCancelRequests :many
 SELECT jobs.id, jobs.epoch, jobs.started_at
 FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS epoch, unnest($3::timestamptz[]) AS started_at) AS input
 JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
-    AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
+    AND coalesce(input.started_at, jobs.started_at) = jobs.started_at
 WHERE jobs.cancel_requested_at IS NOT NULL
 LIMIT 100000
 `

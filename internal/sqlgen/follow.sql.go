@@ -68,7 +68,7 @@ WITH input AS MATERIALIZED (
     USING input
     WHERE jobs.id = ANY (ARRAY[input.id])
       AND jobs.epoch = input.epoch
-      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
+      AND coalesce(input.started_at, jobs.started_at) = jobs.started_at
       -- An expired job can no longer succeed, see SettleSucceeded.
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
     RETURNING jobs.id, jobs.tenant_id, jobs.run_at, jobs.created_at, jobs.epoch, jobs.status, jobs.attempt, jobs.max_attempts, jobs.lost_leases, jobs.priority, jobs.queue, jobs.kind, jobs.payload, jobs.content_type, jobs.key, jobs.headers, jobs.timeout, jobs.backoff, jobs.lease_owner, jobs.lease_expires_at, jobs.started_at, jobs.last_error_code, jobs.last_error_message, jobs.deadline, jobs.cancel_requested_at, jobs.unavailable_since, jobs.failed_at, jobs.error_fingerprint, jobs.watched, jobs.parent_id, jobs.max_active, jobs.slot, jobs.ordered, jobs.line_position, jobs.on_death, jobs.park_after, jobs.on_lapse, jobs.streamed, (input).result AS result

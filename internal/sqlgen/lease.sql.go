@@ -18,7 +18,7 @@ WITH input AS MATERIALIZED (
     SELECT jobs.id
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
-        AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
+        AND coalesce(input.started_at, jobs.started_at) = jobs.started_at
     FOR NO KEY UPDATE SKIP LOCKED
 ), extended AS (
     UPDATE outbox.jobs
@@ -30,7 +30,7 @@ WITH input AS MATERIALIZED (
     SELECT input.id, input.epoch, input.started_at, held.id IS NULL AS lost
     FROM input
     LEFT JOIN outbox.jobs AS held ON held.id = ANY (ARRAY[input.id]) AND held.epoch = input.epoch
-        AND held.started_at = coalesce(input.started_at, held.started_at)
+        AND coalesce(input.started_at, held.started_at) = held.started_at
     WHERE (input.id, input.epoch, input.started_at) NOT IN (SELECT extended.id, extended.epoch, extended.started_at FROM extended)
 ), beside AS (
     INSERT INTO outbox.lease_extensions AS stored (job_id, epoch, expires_at)
@@ -101,7 +101,7 @@ SELECT 1
 FROM outbox.jobs
 WHERE id = $1
   AND epoch = $2
-  AND started_at = coalesce($3::timestamptz, started_at)
+  AND coalesce($3::timestamptz, started_at) = started_at
   AND (deadline IS NULL OR deadline > statement_timestamp())
 FOR UPDATE
 `

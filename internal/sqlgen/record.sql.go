@@ -363,7 +363,7 @@ WITH input AS MATERIALIZED (
     SELECT input.id, input.epoch, input.started_at, input.revision, input.current, input.total, input.message, input.progress_age, input.checkpoint, input.log_start, input.log_lines, input.steps, jobs.streamed IS NOT NULL AS streamed
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
-        AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
+        AND coalesce(input.started_at, jobs.started_at) = jobs.started_at
     FOR KEY SHARE SKIP LOCKED
 ), saved AS (
     INSERT INTO outbox.progress AS stored (job_id, epoch, revision, current, total, message, reported_at, checkpoint,
@@ -445,7 +445,7 @@ UNION ALL
 SELECT input.id::uuid, input.epoch::bigint, input.started_at::timestamptz, false::boolean, (held.id IS NULL)::boolean, (-1)::smallint
 FROM input
 LEFT JOIN outbox.jobs AS held ON held.id = ANY (ARRAY[input.id]) AND held.epoch = input.epoch
-    AND held.started_at = coalesce(input.started_at, held.started_at)
+    AND coalesce(input.started_at, held.started_at) = held.started_at
 WHERE (input.id, input.epoch, input.started_at) NOT IN (SELECT ours.id, ours.epoch, ours.started_at FROM ours)
 LIMIT 100000
 `
@@ -532,7 +532,7 @@ WITH ours AS MATERIALIZED (
     FROM outbox.jobs
     WHERE jobs.id = $1
       AND jobs.epoch = $2
-      AND jobs.started_at = coalesce($3::timestamptz, jobs.started_at)
+      AND coalesce($3::timestamptz, jobs.started_at) = jobs.started_at
     FOR UPDATE
 ), found_by AS (
     INSERT INTO outbox.progress (job_id, epoch, revision)

@@ -93,7 +93,7 @@ WITH input AS MATERIALIZED (
     WHERE jobs.id = ANY (ARRAY[input.id])
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
-      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
+      AND coalesce(input.started_at, jobs.started_at) = jobs.started_at
       AND (SELECT outbox.counts_events())
     RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
@@ -164,7 +164,7 @@ WITH input AS MATERIALIZED (
     WHERE jobs.id = ANY (ARRAY[input.id])
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
-      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
+      AND coalesce(input.started_at, jobs.started_at) = jobs.started_at
     RETURNING jobs.id, jobs.tenant_id, jobs.kind, jobs.priority, jobs.attempt, jobs.max_attempts, jobs.lost_leases,
     jobs.epoch, jobs.key, jobs.payload, jobs.content_type, jobs.headers, jobs.timeout, jobs.backoff,
     jobs.run_at, jobs.created_at, jobs.started_at, jobs.deadline, jobs.streamed, jobs.queue, jobs.status,
@@ -254,7 +254,7 @@ WITH input AS MATERIALIZED (
       AND jobs.cancel_requested_at IS NULL
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
       AND jobs.epoch = input.epoch
-      AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
+      AND coalesce(input.started_at, jobs.started_at) = jobs.started_at
     RETURNING jobs.id, jobs.epoch, jobs.attempt, jobs.started_at, jobs.tenant_id,
         (input).error_code AS error_code, (input).error_message AS error_message, (input).stack AS stack,
         (input).trace AS trace

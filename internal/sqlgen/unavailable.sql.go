@@ -29,7 +29,7 @@ WITH input AS MATERIALIZED (
     SELECT input.id, input.epoch, input.started_at, input.outage_limit, input.wait, input.status, input.delay, input.error_code, input.error_message, input.stack, input.fingerprint, input.trace, coalesce(jobs.unavailable_since, statement_timestamp()) AS since
     FROM input
     JOIN outbox.jobs ON jobs.id = ANY (ARRAY[input.id]) AND jobs.epoch = input.epoch
-        AND jobs.started_at = coalesce(input.started_at, jobs.started_at)
+        AND coalesce(input.started_at, jobs.started_at) = jobs.started_at
     WHERE jobs.cancel_requested_at IS NULL
       AND (jobs.deadline IS NULL OR jobs.deadline > statement_timestamp())
     FOR UPDATE
