@@ -14,7 +14,7 @@ CGO     := $(if $(RACE),1,0)
 export CGO_ENABLED = 0
 # Packages whose goroutines share data run with the race detector, the slowest first, so that none is left alone at the
 # end. Those of ./integration build their workers with it; those of ./app run ./schedule.
-RACED    = ./dispatcher ./api ./watch ./relay ./relay/nats ./reaper ./outbox ./listener ./app ./await ./handlers/... ./access ./memory ./relay/nats/rpc
+RACED    = ./dispatcher ./dispatcher/internal/wake ./api ./watch ./relay ./relay/nats ./reaper ./outbox ./listener ./app ./await ./handlers/... ./access ./memory ./relay/nats/rpc
 LONG     = ./relay/amqp ./bridge ./integration ./internal/verify/model ./console ./operator ./relay/kafka ./internal/verify/lease ./server ./migrations ./cmd/posthaste ./relay/webhook ./deploy/grafana ./docs/model
 OTHERS   = $(filter-out $(shell $(GO) list $(RACED)),$(shell $(GO) list $(LONG)) $(shell $(GO) list ./...))
 # These send thousands of requests one after the other, or print every metric: the detector adds minutes, and finds

@@ -354,7 +354,8 @@ func TestARefusedOutcomeKeepsItsLease(t *testing.T) {
 			}
 			start(t, db, mux, config)
 			await(t, db, "it is claimed", `SELECT count(*) = 1 FROM outbox.jobs WHERE status = 'running'`)
-			for end := time.Now().Add(3 * ttl / 2); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			// A lease that is extended only until the timeout lapses at the latest after twice its time.
+			for end := time.Now().Add(5 * ttl / 2); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 				if !ask[bool](t, db, `SELECT lease_expires_at > clock_timestamp() FROM outbox.jobs`) {
 					t.Fatal("the lease of the finished job has lapsed")
 				}

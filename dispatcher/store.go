@@ -172,6 +172,9 @@ func (s *store) storeFollowed(ctx context.Context, batch []*attempt) error {
 		return err
 	}
 	noteStored(batch, stored)
+	if len(batch) == 0 {
+		return nil
+	}
 	// Wake them also when nothing matched: an earlier try may have committed before its connection broke, and nobody
 	// was woken for that.
 	s.pokeAll()

@@ -3,8 +3,8 @@ package inbox
 // DDL creates the tables that [Once] and [Position.Advance] write to, in a database without any other part of
 // Posthaste. It may be run repeatedly. It locks nothing that exists.
 //
-// No reaper runs in such a database: delete old rows yourself, daily, and never rows that are younger than what the
-// broker can still deliver or a replay reaches:
+// No reaper runs in such a database: delete old rows yourself, daily. Keep each row for longer than the broker can
+// deliver its message, and than any replay reaches back:
 //
 //	DELETE FROM outbox.inbox WHERE received_at < now() - interval '14 days'
 const DDL = `DO $$ BEGIN

@@ -121,7 +121,7 @@ WHERE sink = @sink
   AND epoch = @epoch
   AND timeline = outbox.timeline()
 RETURNING (paused_at IS NOT NULL)::boolean AS paused,
-          (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
+          (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM outbox.events_position_seq)::bigint AS last,
           set_config('synchronous_commit',
               CASE WHEN @lazily::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits;
 

@@ -42,11 +42,11 @@ func State(err error) string {
 // Refused reports whether the server answered, with an error.
 func Refused(err error) bool { return len(State(err)) == 5 }
 
-// IsNoPartition reports whether no partition accepts the row. A trigger may raise the same SQLSTATE, for a row that it
-// will refuse each time.
+// IsNoPartition reports whether no partition of a table of ours accepts the row. A trigger may raise the same SQLSTATE,
+// for a row that it will refuse each time, and so may the table to which it writes.
 func IsNoPartition(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pgErr.Code == Check && pgErr.Routine == "ExecFindPartition"
+	return ok && pgErr.Code == Check && pgErr.Routine == "ExecFindPartition" && pgErr.SchemaName == "outbox"
 }
 
 // IsRowSecurity reports whether a policy refused a row. It does not read the message, which is in the server's
@@ -96,15 +96,17 @@ func IsRefusal(err error) bool {
 }
 
 // MayBeRefusal reports whether a statement failed perhaps because of some of its rows: because of a refusal, or with an
-// error after which the session goes on. For a trigger may report any error for a single row: its own table is missing
-// (42), another server does not answer (08), the system has a fault (58, XX).
+// error that arose within a function, and after which the session goes on. For a trigger may report any error for a
+// single row: its own table is missing (42), another server does not answer (08), the system has a fault (58, XX). But
+// what the server has run out of (53) is missing for each row, and not for a statement without rows.
 func MayBeRefusal(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || IsUnreachable(err) || IsLockedOut(err) || IsNoPartition(err) || IsRepeatable(err) || isFull(err) ||
 		pgErr.Code == ReadOnly {
 		return false
 	}
-	return IsRefusal(err) || cmp.Or(pgErr.SeverityUnlocalized, pgErr.Severity) == "ERROR"
+	return IsRefusal(err) || pgErr.Where != "" && pgErr.Code[:2] != "53" &&
+		cmp.Or(pgErr.SeverityUnlocalized, pgErr.Severity) == "ERROR"
 }
 
 // IsRefusalOf reports whether a statement failed because of some of its rows. If the error may have either cause, it

@@ -20,8 +20,8 @@ const (
 func Looks(within time.Duration) func(yield func() bool) {
 	return func(yield func() bool) {
 		pause := firstPause
-		for end := time.Now().Add(within); yield() && time.Now().Before(end); time.Sleep(pause) {
-			pause = min(pause*13/10, longestPause)
+		for end := time.Now().Add(within); yield() && time.Now().Before(end); pause = min(pause*13/10, longestPause) {
+			time.Sleep(pause)
 		}
 	}
 }

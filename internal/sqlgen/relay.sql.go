@@ -34,7 +34,7 @@ WHERE sink = $12
   AND epoch = $14
   AND timeline = outbox.timeline()
 RETURNING (paused_at IS NOT NULL)::boolean AS paused,
-          (SELECT last_value FROM outbox.events_position_seq)::bigint AS last,
+          (SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM outbox.events_position_seq)::bigint AS last,
           set_config('synchronous_commit',
               CASE WHEN $15::boolean THEN 'off' ELSE current_setting('synchronous_commit') END, true)::text AS commits
 `
