@@ -119,8 +119,12 @@ func (s *stream) findings() (all []relay.Finding) {
 		"its storage is memory: a restart loses every message", "use file storage")
 	add(c.Replicas < 2, relay.SeverityNote, "it has one replica: a lost disk loses every message",
 		"set num_replicas to 3 on a cluster")
-	add(!c.AllowBatchPublish && !c.AllowAtomicPublish, relay.SeverityNote,
-		"it allows neither fast ingest nor atomic batches, so of each key one message at a time is sent",
-		"set allow_batched (nats-server 2.14)")
+	faster := "set allow_batched (nats-server 2.14)"
+	if c.Replicas > 1 {
+		faster = "set allow_atomic (nats-server 2.12)"
+	}
+	add(!ingestsFast(c) && !c.AllowAtomicPublish, relay.SeverityNote,
+		"it allows neither atomic batches nor, with one replica, fast ingest, so of each key one message at a time is sent",
+		faster)
 	return all
 }

@@ -20,7 +20,7 @@ func TestLeaderChanges(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]jetstream.StreamConfig{
 		"window":      {},
-		"fast ingest": {AllowBatchPublish: true},
+		"fast ingest": {AllowBatchPublish: true}, // which is not used with replicas
 		"atomic":      {AllowAtomicPublish: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -78,6 +78,9 @@ func leaderChanges(t *testing.T, config jetstream.StreamConfig) {
 		}
 	}()
 	all, again := publishUntil(ctx, t, s, done)
+	if s.streams[0].mode(1000) == byFastIngest {
+		t.Error("a stream with replicas is published to by fast ingest")
+	}
 	position := map[string]int{}
 	for i, m := range all {
 		position[m.ID] = i

@@ -7,8 +7,8 @@
 // for the small one, because a leader was elected in between, or because the connection broke and came back. So this
 // package never has two messages of a key in flight, unless the stream promises to store them in order or not at all:
 //
-//   - Streams that allow fast ingest (allow_batched, nats-server 2.14) store a prefix of what is sent and report
-//     where they stopped.
+//   - Streams of one replica that allow fast ingest (allow_batched, nats-server 2.14) store a prefix of what is sent
+//     and report where they stopped.
 //   - Streams that allow atomic batches (allow_atomic, nats-server 2.12) store all of a batch or nothing. This is the
 //     faster of the two where acknowledgements take long, as with sync_interval: always.
 //   - Other streams get one message of each key at a time, and messages of different keys together. With few keys
