@@ -53,8 +53,9 @@ type Config struct {
 	LogJobs    dispatcher.LogJobs // "" means all
 	// Keep is how long closed jobs are kept, at least 24 h; 0 means 30 days.
 	Keep time.Duration
-	// KeepByStatus replaces Keep for the given statuses, at least 24 h; 0 deletes at the next pass. nil means 90 days for
-	// dead letters, and, without Keep, 14 days for those that succeeded; a status without an entry is kept as with nil.
+	// KeepByStatus replaces Keep for the given statuses, at least 24 h; 0 deletes at the next pass. nil means 90 days
+	// for dead letters, and, without Keep, 14 days for those that succeeded; a status without an entry is kept as with
+	// nil.
 	KeepByStatus map[outbox.Status]time.Duration
 	// KeepByQueue replaces both for the jobs of a queue, status by status.
 	KeepByQueue map[string]map[outbox.Status]time.Duration
