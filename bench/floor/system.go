@@ -68,6 +68,7 @@ type claimed struct {
 	places []pgtype.TID
 	ids    []pgtype.UUID
 	epochs []int64
+	starts []pgtype.Timestamptz
 }
 
 // Work uses two connections: one that claims and one that settles, or two that do both in turn. Which way is faster
@@ -143,12 +144,17 @@ func (p *place) advance(micros uint64, id pgtype.UUID) {
 	}
 	if micros != p.micros {
 		p.micros = micros
-		p.runAt = pgtype.Timestamptz{Time: epoch2000.Add(time.Duration(micros) * time.Microsecond), Valid: true}
+		p.runAt = instant(micros)
 	}
 	p.id = id
 }
 
 var epoch2000 = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// instant returns a time that the server sends as microseconds since 2000.
+func instant(micros uint64) pgtype.Timestamptz {
+	return pgtype.Timestamptz{Time: epoch2000.Add(time.Duration(micros) * time.Microsecond), Valid: true}
+}
 
 // claim claims until it is stopped.
 func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then func(claimed) error) error {
@@ -162,7 +168,11 @@ func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then fu
 			return fmt.Errorf("claim: %w", err)
 		}
 		id, epoch, runAt, at := column(rows, "id"), column(rows, "epoch"), column(rows, "run_at"), column(rows, "place")
-		b := claimed{make([]pgtype.TID, 0, batch), make([]pgtype.UUID, 0, batch), make([]int64, 0, batch)}
+		startedAt := column(rows, "started_at")
+		b := claimed{
+			make([]pgtype.TID, 0, batch), make([]pgtype.UUID, 0, batch), make([]int64, 0, batch),
+			make([]pgtype.Timestamptz, 0, batch),
+		}
 		for rows.Next() {
 			row := rows.RawValues()
 			job := pgtype.UUID{Bytes: [16]byte(row[id]), Valid: true}
@@ -173,6 +183,7 @@ func claim(ctx context.Context, conn *pgx.Conn, stopped <-chan struct{}, then fu
 			})
 			b.ids = append(b.ids, job)
 			b.epochs = append(b.epochs, int64(binary.BigEndian.Uint64(row[epoch])))
+			b.starts = append(b.starts, instant(binary.BigEndian.Uint64(row[startedAt])))
 		}
 		if err := rows.Err(); err != nil {
 			return fmt.Errorf("claim: %w", err)
@@ -201,7 +212,7 @@ func column(rows pgx.Rows, name string) int {
 
 // settle stores a batch as succeeded, and counts it.
 func settle(ctx context.Context, conn *pgx.Conn, b claimed, handle func(context.Context, int)) error {
-	rows, err := conn.Query(ctx, sqlgen.SettleInPlace, b.places, b.ids, b.epochs)
+	rows, err := conn.Query(ctx, sqlgen.SettleInPlace, b.places, b.ids, b.epochs, b.starts)
 	if err != nil {
 		return fmt.Errorf("settle: %w", err)
 	}
