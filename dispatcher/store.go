@@ -172,13 +172,12 @@ func (s *store) storeFollowed(ctx context.Context, batch []*attempt) error {
 		return err
 	}
 	noteStored(batch, stored)
-	if len(batch) == 0 {
-		return nil
+	if len(batch) > 0 {
+		// Wake them also when nothing matched: an earlier try may have committed before its connection broke, and
+		// nobody was woken for that.
+		s.pokeAll()
+		s.peers.notify()
 	}
-	// Wake them also when nothing matched: an earlier try may have committed before its connection broke, and nobody
-	// was woken for that.
-	s.pokeAll()
-	s.peers.notify()
 	return nil
 }
 
