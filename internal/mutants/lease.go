@@ -44,7 +44,7 @@ var lease = []Mutant{
 			{"internal/sqlgen.GuardLease", `AND coalesce($3::timestamptz, started_at) = started_at`, `AND $3::timestamptz IS NOT NULL`},
 		},
 		Checks: []Check{
-			test("dispatcher", "TestAClaimLostInAFailoverIsFenced/root/extend_after_the_claim_of_another_worker", "took effect = true"),
+			test("dispatcher", "TestAClaimLostInAFailoverIsFenced/root/extend_after_the_claim_of_another_worker", "stored before"),
 			test("dispatcher", "TestAClaimLostInAFailoverIsFenced/root/fail_after_the_claim_of_another_worker", "took effect = true"),
 			test("dispatcher", "TestAClaimLostInAFailoverIsFenced/root/Complete_after_the_claim_of_worker", "took effect = true"),
 			test("dispatcher", "TestAClaimLostInAFailoverIsFenced/root/Guard_after_the_claim_of_worker", "took effect = true"),
