@@ -63,7 +63,7 @@ func (s *stream) mode(n int) mode {
 
 // ingestsFast reports whether a stream allows fast ingest, and may be trusted with it. A stream with replicas may not:
 // while its leader changed, it has acknowledged messages that none of them kept (nats-server 2.15.2, 36 of 4 900
-// messages, in one of some thirty runs of TestLeaderChanges).
+// messages, in one of fifteen runs of TestLeaderChanges).
 func ingestsFast(c *jetstream.StreamConfig) bool { return c.AllowBatchPublish && c.Replicas < 2 }
 
 // undecided reports whether acknowledgements of the stream are still to be measured.
