@@ -218,20 +218,26 @@ func TestALockOnTheJobsIsNoBusyKey(t *testing.T) {
 	r := &rig{t: t, db: db}
 	r.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET lock_timeout = 2000', current_database()); END $$`)
 	r = rigOn(t, db)
-	tx, err := db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(t.Context()) }()
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE outbox.jobs IN SHARE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	lockJobs(t, db)
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() { r.post("/jobs", `{"kind":"mail"}`).problem(409, "row_locked") })
 	}
 	wg.Go(func() { r.postBatch(`{"kind":"mail"}`).problem(409, "row_locked") })
 	wg.Wait()
+}
+
+// lockJobs keeps everybody from storing jobs until the test ends.
+func lockJobs(t *testing.T, db *pgxpool.Pool) {
+	t.Helper()
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE outbox.jobs IN SHARE MODE`); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // One request with a key does not make each of the others of its group wait for a lock on the table alone.
@@ -245,14 +251,7 @@ func TestALockOnTheJobsDelaysAMixedGroupOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	tx, err := db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(t.Context()) }()
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE outbox.jobs IN SHARE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	lockJobs(t, db)
 	var requests []outbox.Request
 	var want []string
 	for i := range 20 {
